@@ -1,0 +1,178 @@
+"""losses.safetensors, losses.json: SogCLR variants, SimCLR, DCL and multi-crop SogCLR, step by step."""
+
+import math
+
+import torch
+from torch.nn.functional import normalize
+
+from golden import save_json, save_tensors
+
+N, B, D, T = 10, 4, 6, 12
+CONFIGS = [
+    {"tau": 0.1, "gamma": 0.9, "epsilon": 0.0},
+    {"tau": 0.5, "gamma": 0.3, "epsilon": 0.0},
+    {"tau": 0.07, "gamma": 0.6, "epsilon": 1e-3},  # epsilon: algorithm1 only
+    {"tau": 0.01, "gamma": 0.5, "epsilon": 0.0},
+]
+SOGCLR = ["default", "algorithm1", "released", "tf"]
+INF = float("inf")
+
+
+def inputs():
+    g = torch.Generator().manual_seed(20220222)
+    scale = 0.3 + 3 * torch.rand(T, B, 1, generator=g)
+    z_a = torch.randn(T, B, D, generator=g)
+    z_b = z_a + 0.7 * torch.randn(T, B, D, generator=g)
+    z_a, z_b = z_a * scale, z_b * scale.flip(1)
+    # {0..3}, {2, 3, 4, 5}: seen and unseen meet in one batch from step 1 on.
+    ids = [torch.tensor([2, 0, 3, 1]), torch.tensor([4, 3, 2, 5]), torch.tensor([6, 1, 7, 4])]
+    ids += [torch.randperm(N, generator=g)[:B] for _ in range(T - len(ids))]
+    return z_a, z_b, torch.stack(ids)
+
+
+def log_mix(gamma, log_u, log_g):
+    """ln((1-γ)u + γĝ)"""
+    gamma = torch.tensor(gamma, dtype=torch.float64)
+    return torch.logaddexp(torch.log1p(-gamma) + log_u, gamma.log() + log_g)
+
+
+def two_views(z_a, z_b):
+    """s [2B, 2B], s⁺ [2B], negatives [2B, 2B]"""
+    z = normalize(torch.cat([z_a, z_b]), dim=1)
+    s = z @ z.T
+    sample = torch.arange(B).repeat(2)
+    return s, s[torch.arange(2 * B), torch.arange(2 * B).roll(B)], sample[:, None] != sample[None, :]
+
+
+def log_estimate(s, negatives, tau):
+    """ln ĝ_a = LSE_neg(s/τ) - ln|neg|   [anchors]"""
+    return (s / tau).masked_fill(~negatives, -INF).logsumexp(1) - negatives.double().sum(1).log()
+
+
+def surrogate(s, positive, negatives, log_weight_u, tau):
+    """mean_a [ -s⁺_a + Σ_neg stopgrad(exp(s/τ)/(|neg| U_a)) s ]"""
+    log_w = s / tau - negatives.double().sum(1, keepdim=True).log() - log_weight_u[:, None]
+    w = log_w.masked_fill(~negatives, -INF).exp().detach()
+    return (-positive + (w * s).sum(1)).mean()
+
+
+def sogclr(kind, s, positive, negatives, log_u, ids, tau, gamma, epsilon):
+    """-> loss, objective, ln of the stored u [B]; log_u [N] holds NaN for an unseen sample."""
+    log_g = log_estimate(s, negatives, tau).detach()  # [2B]
+    log_g_mean = torch.logaddexp(log_g[:B], log_g[B:]) - math.log(2)
+    old, unseen = log_u[ids], log_u[ids].isnan()
+
+    if kind == "algorithm1":
+        # U = ε₀ + u_{t-1};  unseen: u_{t-1} := g_i
+        old = torch.where(unseen, log_g_mean, old)
+        weight = torch.logaddexp(old, torch.tensor(epsilon, dtype=torch.float64).log()).repeat(2)
+        new = log_mix(gamma, old, log_g_mean)
+    else:
+        if kind == "default":
+            # unseen: U_a = ĝ_a
+            mixed = log_mix(gamma, old.nan_to_num(0.0).repeat(2), log_g)
+            weight = torch.where(unseen.repeat(2), log_g, mixed)
+        elif kind == "released":
+            # u_0 = 0;  Σ_batch u = 0: γ := 1
+            weight = log_mix(1.0 if unseen.all() else gamma, old.nan_to_num(-INF).repeat(2), log_g)
+        else:
+            # tf: u_0 = 0, no first-visit rule
+            weight = log_mix(gamma, old.nan_to_num(-INF).repeat(2), log_g)
+        new = torch.logaddexp(weight[:B], weight[B:])  # sum of the views
+        if kind != "tf":
+            new = new - math.log(2)  # mean of the views
+
+    loss = surrogate(s, positive, negatives, weight, tau)
+    return loss, (-positive[:B] + tau * new).mean(), new
+
+
+def simclr(s, positive, negatives, tau):
+    self = torch.eye(2 * B, dtype=torch.bool)
+    loss = ((s / tau).masked_fill(self, -INF).logsumexp(1) - positive / tau).mean()
+    return loss, (-positive + tau * log_estimate(s, negatives, tau)).mean()
+
+
+def dcl(s, positive, negatives, tau):
+    return ((s / tau).masked_fill(~negatives, -INF).logsumexp(1) - positive / tau).mean()
+
+
+def run(kind, z_a, z_b, ids, config):
+    tau, gamma = config["tau"], config["gamma"]
+    epsilon = config["epsilon"] if kind == "algorithm1" else 0.0
+    log_u = torch.full((N,), float("nan"), dtype=torch.float64)
+    steps = {key: [] for key in ["loss", "objective", "grad_a", "grad_b", "log_u"]}
+    for t in range(T):
+        a, b = z_a[t].double().requires_grad_(), z_b[t].double().requires_grad_()
+        s, positive, negatives = two_views(a, b)
+        if kind in SOGCLR:
+            loss, objective, new = sogclr(kind, s, positive, negatives, log_u, ids[t], tau, gamma, epsilon)
+            log_u = log_u.index_copy(0, ids[t], new)
+            steps["log_u"].append(log_u.float())
+            steps["objective"].append(objective)
+        elif kind == "simclr":
+            loss, objective = simclr(s, positive, negatives, tau)
+            steps["objective"].append(objective)
+        else:
+            loss = dcl(s, positive, negatives, tau)
+        grad_a, grad_b = torch.autograd.grad(loss, [a, b])
+        steps["loss"].append(loss)
+        steps["grad_a"].append(grad_a.float())
+        steps["grad_b"].append(grad_b.float())
+    return {key: torch.stack(values) for key, values in steps.items() if values}
+
+
+def multicrop():
+    """Anchors: all crops. Positives: the other large crops of the image. Negatives: all crops of other images."""
+    views, large, batch, tau, gamma = 4, 2, 3, 0.1, 0.9
+    g = torch.Generator().manual_seed(7)
+    x = torch.randn(1, batch, D, generator=g) + 0.7 * torch.randn(views, batch, D, generator=g)
+    x = x * (0.5 + torch.rand(views, batch, 1, generator=g))
+    ids = torch.tensor([5, 1, 8])
+    log_u = torch.full((N,), float("nan"), dtype=torch.float64)
+    log_u[torch.tensor([0, 1, 5])] = torch.tensor([0.4, 1.7, 2.9], dtype=torch.float32).double()
+
+    leaf = x.double().requires_grad_()
+    z = normalize(leaf.reshape(views * batch, D), dim=1)  # row v*B + i
+    s = z @ z.T
+    image = torch.arange(batch).repeat(views)
+    same = image[:, None] == image[None, :]
+    is_large = torch.arange(views * batch) < large * batch
+    positives = same & is_large[None, :] & ~torch.eye(views * batch, dtype=torch.bool)
+    positive = (s * positives).sum(1) / positives.sum(1)
+
+    log_g = log_estimate(s, ~same, tau).detach()
+    old = log_u[ids].repeat(views)
+    weight = torch.where(old.isnan(), log_g, log_mix(gamma, old.nan_to_num(0.0), log_g))
+    new = weight.reshape(views, batch).logsumexp(0) - math.log(views)
+    loss = surrogate(s, positive, ~same, weight, tau)
+    (grad,) = torch.autograd.grad(loss, leaf)
+    tensors = {
+        "views": x,
+        "ids": ids,
+        "log_u_before": log_u.float(),
+        "loss": loss.reshape(1),
+        "grad": grad.float(),
+        "log_u": log_u.index_copy(0, ids, new).float(),
+    }
+    return tensors, {"views": views, "large": large, "batch": batch, "tau": tau, "gamma": gamma}
+
+
+def main():
+    z_a, z_b, ids = inputs()
+    tensors = {"z_a": z_a, "z_b": z_b, "ids": ids}
+    kinds = SOGCLR + ["simclr", "dcl"]
+    for kind in kinds:
+        for k, config in enumerate(CONFIGS):
+            for key, value in run(kind, z_a, z_b, ids, config).items():
+                tensors[f"{kind}.c{k}.{key}"] = value
+    crops, crop_config = multicrop()
+    tensors |= {f"multicrop.{key}": value for key, value in crops.items()}
+    save_tensors("losses.safetensors", tensors)
+    save_json(
+        "losses.json",
+        {"samples": N, "batch": B, "dim": D, "steps": T, "kinds": kinds, "configs": CONFIGS, "multicrop": crop_config},
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,43 @@
+//! The two linear layers, with PyTorch's weight layouts and no bias.
+
+use burn::module::{Module, Param};
+use burn::tensor::ops::ConvOptions;
+use burn::tensor::{Device, Tensor, module};
+
+/// Convolution without bias; weight `[out, in, k, k]`, padding k/2.
+#[derive(Module, Debug)]
+pub struct Conv {
+    pub weight: Param<Tensor<4>>,
+    #[module(skip)]
+    stride: usize,
+}
+
+impl Conv {
+    pub fn new(input: usize, output: usize, kernel: usize, stride: usize, device: &Device) -> Self {
+        Self { weight: Param::from_tensor(Tensor::zeros([output, input, kernel, kernel], device)), stride }
+    }
+
+    /// `[N, in, H, W]` → `[N, out, H/stride, W/stride]`
+    pub fn forward(&self, x: Tensor<4>) -> Tensor<4> {
+        let weight = self.weight.val();
+        let pad = weight.dims()[2] / 2;
+        module::conv2d(x, weight, None, ConvOptions::new([self.stride; 2], [pad; 2], [1, 1], 1))
+    }
+}
+
+/// Matrix product without bias; weight `[out, in]`.
+#[derive(Module, Debug)]
+pub struct Linear {
+    pub weight: Param<Tensor<2>>,
+}
+
+impl Linear {
+    pub fn new(input: usize, output: usize, device: &Device) -> Self {
+        Self { weight: Param::from_tensor(Tensor::zeros([output, input], device)) }
+    }
+
+    /// `[N, in]` → `[N, out]`
+    pub fn forward(&self, x: Tensor<2>) -> Tensor<2> {
+        x.matmul(self.weight.val().transpose())
+    }
+}

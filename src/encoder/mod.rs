@@ -1,0 +1,20 @@
+//! Encoders and projection heads as burn modules. Module paths are torchvision's state-dict names, so a
+//! parameter has one name everywhere: in the module, the optimiser, the checkpoint and the exported file.
+//!
+//! Adding an encoder: a new file here, and its name in [`EncoderName`].
+
+mod batch_norm;
+mod config;
+mod head;
+mod layers;
+mod model;
+mod params;
+mod resnet;
+
+pub use batch_norm::{BatchNorm, BufferUpdates, Pass};
+pub use config::{EncoderConfig, EncoderName, HeadConfig, Stem};
+pub use head::Head;
+pub use model::Model;
+pub(crate) use params::Path;
+pub use params::{HostTensor, NamedTensors, ParamError, apply_buffers, export, import, initialise};
+pub use resnet::ResNet;

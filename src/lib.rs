@@ -1,0 +1,5 @@
+pub mod encoder;
+pub mod loss;
+pub mod math;
+pub mod optim;
+pub mod state;

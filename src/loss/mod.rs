@@ -1,0 +1,71 @@
+//! Contrastive losses: value, gradient of every embedding set, and the new per-sample state, from unit-norm
+//! embeddings. A loss knows no ranks, does no I/O and changes nothing: the training step commits its update.
+//!
+//! Normalisation everywhere: the mean over the anchors, 1/(2B) for two views (eq. 10's scale).
+//!
+//! Adding one: a new file here, one line below, and a method that names it (`crate::method`).
+
+mod ntxent;
+mod sets;
+mod sogclr;
+mod views;
+
+pub use ntxent::NtXent;
+pub use sets::{EmbeddingSets, SetName};
+pub use sogclr::{Gamma, SogClr, Variant};
+
+use crate::math::Matrix;
+use crate::state::{SampleState, StateUpdate};
+use std::ops::Range;
+
+/// Everything a loss may look at for one global batch of B samples.
+pub struct LossInput<'a> {
+    /// Named embeddings, `[B, dim]` each.
+    pub sets: &'a EmbeddingSets,
+    /// Sample ids, the index into `state`. `[B]`
+    pub ids: &'a [usize],
+    /// Class labels where the method needs them. `[B]`
+    pub labels: Option<&'a [u32]>,
+    /// How many of the views are large crops; the others are never anybody's positive.
+    pub large_views: usize,
+    /// The samples of the batch whose gradient the caller wants; all of them in one process.
+    pub ours: Range<usize>,
+    pub state: &'a SampleState,
+    pub epoch: usize,
+}
+
+/// What one evaluation of a loss gives.
+pub struct LossOutput {
+    /// The value whose gradient `grads` is (for SogCLR the surrogate of eq. 10, which may be negative).
+    pub loss: f64,
+    /// Running estimate of the global objective: mean −s⁺ + τ ln(normaliser).
+    pub objective: f64,
+    /// ∂loss/∂z for the rows `ours` of each set that has a gradient.
+    pub grads: Vec<(SetName, Matrix)>,
+    /// ∂loss/∂θ for parameters that belong to the loss itself, such as a learned temperature.
+    pub parameter_grads: Vec<(&'static str, f64)>,
+    pub update: StateUpdate,
+}
+
+#[derive(Debug, thiserror::Error, PartialEq)]
+pub enum LossError {
+    #[error("a contrastive loss needs at least 2 samples in the batch, this one has {0}: raise the batch size")]
+    TooFewSamples(usize),
+    #[error("embedding set {set} has shape [{rows}, {dim}], expected [{want_rows}, {want_dim}]")]
+    Shape { set: SetName, rows: usize, dim: usize, want_rows: usize, want_dim: usize },
+    #[error("embedding set {0} is missing")]
+    Missing(SetName),
+    #[error(
+        "the embedding of sample {sample} in set {set} is not finite: training diverged; \
+         lower the learning rate or look for broken input"
+    )]
+    NonFinite { set: SetName, sample: usize },
+}
+
+/// A contrastive loss.
+pub trait Loss: Send + Sync {
+    /// Columns of per-sample state that this loss reads and updates.
+    fn columns(&self) -> &'static [&'static str];
+
+    fn forward(&self, input: &LossInput) -> Result<LossOutput, LossError>;
+}

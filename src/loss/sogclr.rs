@@ -1,0 +1,183 @@
+//! SogCLR, Algorithm 1: the dynamic contrastive loss with one moving average u_i for each training sample.
+//!
+//! Everything is kept as logarithms: ln u, ln ĝ, ε₀ inside a log-sum-exp. The paper, its pseudo-code and the
+//! released programs differ in which u weighs the gradient; [`Variant`] names the four readings.
+
+use super::views::Views;
+use super::{Loss, LossError, LossInput, LossOutput};
+use crate::math::{log_add_exp, log_mix, log_sum_exp, map_rows};
+use crate::state::{LOG_U, StateUpdate};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Which reading of Algorithm 1 weighs the gradient and fills u.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Variant {
+    /// Fresh u_t for each view; a sample's first visit sets u = ĝ. Recommended.
+    #[default]
+    Default,
+    /// u_{t−1}, one scalar for both views, as printed in Algorithm 1.
+    Algorithm1,
+    /// The released PyTorch program: γ is 1 only while the whole batch is unseen.
+    Released,
+    /// The released TensorFlow program: stores the sum over the views.
+    Tf,
+}
+
+/// γ, the weight of the new estimate in eq. (9).
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Gamma {
+    /// The same γ throughout; 1 is no memory at all.
+    Constant { value: f64 },
+    /// γ_e = min + (1 − min)·½(1 + cos(πe/epochs)), then `min`: the first epoch has no memory.
+    Cosine { min: f64, epochs: usize },
+}
+
+impl Gamma {
+    pub fn at(&self, epoch: usize) -> f64 {
+        match *self {
+            Gamma::Constant { value } => value,
+            Gamma::Cosine { min, epochs } if epoch < epochs => {
+                let progress = epoch as f64 / epochs as f64;
+                min + (1.0 - min) * 0.5 * (1.0 + (std::f64::consts::PI * progress).cos())
+            }
+            Gamma::Cosine { min, .. } => min,
+        }
+    }
+}
+
+/// The SogCLR loss; see the module text.
+#[derive(Clone, Debug)]
+pub struct SogClr {
+    pub temperature: f64,
+    pub gamma: Gamma,
+    pub variant: Variant,
+    /// ε₀ = ε′/|S_i| added to u in the weight (below eq. 10); 0 leaves it out.
+    pub epsilon: f64,
+}
+
+/// What the first pass keeps of one anchor.
+struct Anchor {
+    /// s⁺
+    positive: f64,
+    /// ln ĝ = ln 1/|B_a| Σ_{b∈B_a} exp(s_ab/τ)   eq. (2)
+    log_g: f64,
+    /// Σ_b softmax_b(s_ab/τ)·s_ab, the similarity the anchor is pushed away from
+    pushed: f64,
+}
+
+/// ln U_a for each anchor (what divides its gradient) and the new ln u_i for each sample.
+struct Normalisers {
+    anchors: Vec<f64>,
+    samples: Vec<f64>,
+}
+
+impl SogClr {
+    fn anchors(&self, views: &Views) -> Vec<Anchor> {
+        let tau = self.temperature;
+        let log_count = (views.negatives() as f64).ln();
+        map_rows(views.z.view(), &views.z, |a, s| {
+            let scaled = views.negatives_of(a).map(|b| f64::from(s[b]) / tau);
+            let log_sum = log_sum_exp(scaled);
+            let pushed = views.negatives_of(a).map(|b| f64::from(s[b])).map(|s| (s / tau - log_sum).exp() * s).sum();
+            Anchor { positive: views.positive_similarity(a, &s), log_g: log_sum - log_count, pushed }
+        })
+    }
+
+    /// The moving average, in log space and sample by sample.   eq. (9)
+    fn normalisers(&self, views: &Views, anchors: &[Anchor], input: &LossInput) -> Normalisers {
+        let log_g = |a: usize| anchors[a].log_g;
+        let log_views = (views.views as f64).ln();
+        let previous: Vec<Option<f64>> = input.ids.iter().map(|&id| input.state.seen(LOG_U, id)).collect();
+        let mut gamma = self.gamma.at(input.epoch);
+        if self.variant == Variant::Released && previous.iter().all(Option::is_none) {
+            gamma = 1.0;
+        }
+        let mut out = Normalisers { anchors: vec![0.0; anchors.len()], samples: Vec::with_capacity(views.samples) };
+        for (i, previous) in previous.into_iter().enumerate() {
+            let rows = views.rows_of(i);
+            // ln ½(ĝ_a + ĝ_a′)
+            let log_g_sample = log_sum_exp(rows.clone().map(log_g)) - log_views;
+            let log_u = match self.variant {
+                Variant::Algorithm1 => {
+                    // Deviation: u₀ = 0 would make the first weight infinite; an unseen sample uses its own ĝ.
+                    let before = previous.unwrap_or(log_g_sample);
+                    rows.for_each(|a| out.anchors[a] = before);
+                    log_mix(before, log_g_sample, gamma)
+                }
+                Variant::Default | Variant::Released | Variant::Tf => {
+                    let unseen = |a: usize| match self.variant {
+                        Variant::Default => log_g(a),
+                        _ => gamma.ln() + log_g(a), // u₀ = 0
+                    };
+                    for a in rows.clone() {
+                        out.anchors[a] = previous.map_or_else(|| unseen(a), |u| log_mix(u, log_g(a), gamma));
+                    }
+                    let log_sum = log_sum_exp(rows.map(|a| out.anchors[a]));
+                    if self.variant == Variant::Tf { log_sum } else { log_sum - log_views }
+                }
+            };
+            out.samples.push(log_u);
+        }
+        if self.epsilon > 0.0 {
+            let log_epsilon = self.epsilon.ln();
+            out.anchors.iter_mut().for_each(|log_u| *log_u = log_add_exp(*log_u, log_epsilon));
+        }
+        out
+    }
+}
+
+impl Loss for SogClr {
+    fn columns(&self) -> &'static [&'static str] {
+        &[LOG_U]
+    }
+
+    fn forward(&self, input: &LossInput) -> Result<LossOutput, LossError> {
+        let tau = self.temperature;
+        let views = Views::new(input)?;
+        let anchors = self.anchors(&views);
+        let normalisers = self.normalisers(&views, &anchors, input);
+        let (count, mean) = (views.negatives() as f64, 1.0 / views.anchors() as f64);
+
+        // loss = 1/(2B) Σ_a [ −s⁺_a + Σ_{b∈B_a} sg(exp(s_ab/τ)/(|B_a|·U_a))·s_ab ]
+        let loss: f64 = anchors
+            .iter()
+            .zip(&normalisers.anchors)
+            .map(|(a, log_u)| -a.positive + (a.log_g - log_u).exp() * a.pushed)
+            .sum();
+        // mean_i(−s⁺_i + τ·ln u_i)
+        let objective: f64 = normalisers
+            .samples
+            .iter()
+            .enumerate()
+            .map(|(i, log_u)| {
+                let positive: f64 = views.rows_of(i).map(|a| anchors[a].positive).sum();
+                tau * log_u - positive / views.views as f64
+            })
+            .sum();
+
+        // c_ab = 1/(2B)·[ −∂s⁺_a/∂s_ab + exp(s_ab/τ)/(|B_a|·U_a) ]   eq. (10)
+        let log_weight: Vec<f32> = normalisers.anchors.iter().map(|log_u| (-log_u - count.ln()) as f32).collect();
+        let (tau32, mean32) = (tau as f32, mean as f32);
+        let grads = views.backward(|a, mut s| {
+            for b in views.negatives_of(a) {
+                let logit = s[b] / tau32;
+                s[b] = mean32 * ((logit + log_weight[a]).exp() + (logit + log_weight[b]).exp());
+            }
+            for b in views.rows_of(views.sample(a)) {
+                s[b] = -mean32 * (views.positive_weight(a, b) + views.positive_weight(b, a));
+            }
+        });
+
+        let log_u = normalisers.samples.iter().map(|&v| v as f32).collect();
+        Ok(LossOutput {
+            loss: loss * mean,
+            objective: objective / views.samples as f64,
+            grads,
+            parameter_grads: Vec::new(),
+            update: StateUpdate { ids: input.ids.to_vec(), columns: vec![(LOG_U, log_u)] },
+        })
+    }
+}

@@ -1,0 +1,30 @@
+//! AdamW, PyTorch's form: decay w by lr·wd, then the bias-corrected Adam step.
+
+use super::{At, Rule};
+use burn::tensor::Tensor;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct AdamW {
+    pub beta1: f64,
+    pub beta2: f64,
+    pub epsilon: f64,
+    pub weight_decay: f64,
+}
+
+impl Rule for AdamW {
+    fn slots(&self) -> usize {
+        2
+    }
+
+    fn update(&self, w: Tensor<1>, g: Tensor<1>, slots: &mut [Tensor<1>], at: At) -> Tensor<1> {
+        slots[0] = slots[0].clone() * self.beta1 + g.clone() * (1.0 - self.beta1);
+        slots[1] = slots[1].clone() * self.beta2 + g.clone() * g * (1.0 - self.beta2);
+        let correct = |beta: f64| 1.0 - beta.powi(at.step.min(i32::MAX as u64) as i32);
+        let mean = slots[0].clone() / correct(self.beta1);
+        let deviation = (slots[1].clone() / correct(self.beta2)).sqrt() + self.epsilon;
+        w * (1.0 - at.lr * self.weight_decay) - mean / deviation * at.lr
+    }
+}

@@ -1,0 +1,170 @@
+//! Optimisers over named parameters. State is keyed on the parameter's name, so a checkpoint fits any later
+//! construction of the same model.
+//!
+//! Adding one: a new file with a [`Rule`], and a variant of [`OptimizerConfig`].
+
+mod adamw;
+mod grads;
+mod lars;
+mod momentum;
+mod schedule;
+mod sgd;
+
+pub use adamw::AdamW;
+pub use grads::NamedGrads;
+pub use lars::Lars;
+pub use momentum::PaperMomentum;
+pub use schedule::{LearningRate, Scaling};
+pub use sgd::Sgd;
+
+use crate::encoder::{HostTensor, NamedTensors, Path};
+use burn::module::{Module, ModuleMapper, Param};
+use burn::tensor::{Device, Tensor, TensorData};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// How gradients become updates.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
+pub enum OptimizerConfig {
+    /// Layer-wise scaled momentum; the paper's choice on ImageNet.
+    Lars(Lars),
+    /// SGD with (Nesterov) momentum.
+    Sgd(Sgd),
+    /// Adam with decoupled weight decay.
+    Adamw(AdamW),
+    /// v = (1−β)v + βm, w = w − ηv: Algorithm 1 as printed.
+    Momentum(PaperMomentum),
+}
+
+impl OptimizerConfig {
+    fn rule(&self) -> &dyn Rule {
+        match self {
+            Self::Lars(rule) => rule,
+            Self::Sgd(rule) => rule,
+            Self::Adamw(rule) => rule,
+            Self::Momentum(rule) => rule,
+        }
+    }
+}
+
+/// One parameter's update; everything flattened to one dimension.
+pub trait Rule {
+    /// How many state tensors a parameter has; they start at zero.
+    fn slots(&self) -> usize;
+
+    /// The new parameter.
+    fn update(&self, param: Tensor<1>, grad: Tensor<1>, slots: &mut [Tensor<1>], at: At) -> Tensor<1>;
+}
+
+/// Where an update stands.
+#[derive(Clone, Copy)]
+pub struct At {
+    pub lr: f64,
+    /// Number of this update, from 1.
+    pub step: u64,
+    /// Biases and batch-norm parameters.
+    pub is_vector: bool,
+}
+
+/// An optimiser and its state.
+pub struct Optimizer {
+    config: OptimizerConfig,
+    slots: BTreeMap<String, Vec<Tensor<1>>>,
+    step: u64,
+}
+
+impl Optimizer {
+    pub fn new(config: OptimizerConfig) -> Self {
+        Self { config, slots: BTreeMap::new(), step: 0 }
+    }
+
+    /// Applies one update to every parameter that has a gradient.
+    pub fn step<M: Module>(&mut self, module: M, grads: NamedGrads, lr: f64) -> M {
+        self.step += 1;
+        module.map(&mut Update { path: Path::default(), optimizer: self, grads, lr })
+    }
+
+    /// The state as host tensors named `<slot>.<parameter>`.
+    pub fn export(&self) -> NamedTensors {
+        let mut tensors = NamedTensors::new();
+        for (name, slots) in &self.slots {
+            for (index, slot) in slots.iter().enumerate() {
+                let values = slot.clone().into_data().try_to_vec::<f32>().expect("optimiser state is f32");
+                tensors.insert(format!("{index}.{name}"), HostTensor { shape: vec![values.len()], values });
+            }
+        }
+        tensors
+    }
+
+    /// Restores what [`Optimizer::export`] gave after `step` updates.
+    pub fn import(config: OptimizerConfig, step: u64, tensors: &NamedTensors, device: &Device) -> Self {
+        let mut slots = BTreeMap::<String, Vec<Tensor<1>>>::new();
+        // Names begin with the slot's index and the map is ordered, so a parameter's slots arrive in order.
+        for (name, host) in tensors {
+            let (_, name) = name.split_once('.').expect("<slot>.<parameter>");
+            let data = TensorData::new(host.values.clone(), [host.values.len()]);
+            slots.entry(name.to_owned()).or_default().push(Tensor::from_data(data, device));
+        }
+        Self { config, slots, step }
+    }
+}
+
+struct Update<'a> {
+    path: Path,
+    optimizer: &'a mut Optimizer,
+    grads: NamedGrads,
+    lr: f64,
+}
+
+impl ModuleMapper for Update<'_> {
+    fn enter_module(&mut self, name: &str, _: &str) {
+        self.path.enter(name);
+    }
+
+    fn exit_module(&mut self, _: &str, _: &str) {
+        self.path.exit();
+    }
+
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        let name = self.path.name();
+        let Some(grad) = self.grads.remove(&name) else { return param };
+        let rule = self.optimizer.config.rule();
+        let slots = self.optimizer.slots.entry(name).or_insert_with(|| vec![grad.zeros_like(); rule.slots()]);
+        let at = At { lr: self.lr, step: self.optimizer.step, is_vector: D == 1 };
+        param.map(|value| {
+            let dims = value.dims();
+            let new = rule.update(value.inner().reshape([-1]), grad, slots, at);
+            new.reshape(dims).autodiff().require_grad()
+        })
+    }
+}
+
+/// ‖x‖ as a tensor of one element, so that nothing waits for the device. Summed by rows first: one long sum
+/// would depend on the number of threads.
+pub(crate) fn l2_norm(x: &Tensor<1>) -> Tensor<1> {
+    const ROW: usize = 4096;
+    let [len] = x.dims();
+    let squares = x.clone() * x.clone();
+    let whole = len / ROW * ROW;
+    let mut total = squares.clone().slice([whole..len]).sum();
+    if whole > 0 {
+        total = total + squares.slice([0..whole]).reshape([whole / ROW, ROW]).sum_dim(1).sum();
+    }
+    total.sqrt()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn l2_norm_covers_the_rest_of_the_last_row() {
+        for len in [3, 4096, 5000] {
+            let x = Tensor::<1>::full([len], 2.0, &Device::flex());
+            let norm: f32 = l2_norm(&x).into_scalar();
+            assert!((norm - (4.0 * len as f32).sqrt()).abs() < 1e-2, "{len}: {norm}");
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! Every loss over ten and more steps of state against PyTorch: value, objective, all gradients, ln u.
+
+use crate::files::{Golden, json};
+use ndarray::{Axis, Ix1, Ix2};
+use sogclr::loss::{EmbeddingSets, Gamma, Loss, LossInput, LossOutput, NtXent, SetName, SogClr, Variant};
+use sogclr::math::{Matrix, UnitRows};
+use sogclr::state::{LOG_U, SampleState};
+
+/// One evaluation on raw view embeddings; gradients w.r.t. the raw embeddings.
+pub fn evaluate(
+    loss: &dyn Loss,
+    raw: &[Matrix],
+    ids: &[usize],
+    state: &SampleState,
+    large_views: usize,
+) -> (LossOutput, Vec<Matrix>) {
+    let sets: Vec<_> = raw.iter().enumerate().map(|(k, m)| (SetName::View(k), UnitRows::new(m.clone()))).collect();
+    let sets = EmbeddingSets::new(sets);
+    let input = LossInput { sets: &sets, ids, labels: None, large_views, ours: 0..ids.len(), state, epoch: 0 };
+    let out = loss.forward(&input).unwrap();
+    let grads = out.grads.iter().map(|(name, dz)| sets.get(*name).unwrap().backward(0, dz.clone())).collect();
+    (out, grads)
+}
+
+fn assert_close(what: &str, ours: f64, golden: f64, scale: f64, tolerance: f64) {
+    let error = (ours - golden).abs();
+    assert!(error <= tolerance * scale.max(1e-3), "{what}: ours {ours}, golden {golden}, error {error}");
+}
+
+#[test]
+fn losses_gradients_and_state_follow_pytorch() {
+    let (golden, info) = (Golden::open("losses.safetensors"), json("losses.json"));
+    let (z_a, z_b, ids) = (golden.get("z_a"), golden.get("z_b"), golden.get("ids"));
+    let samples = info["samples"].as_u64().unwrap() as usize;
+    for kind in ["default", "algorithm1", "released", "tf", "simclr"] {
+        for (c, config) in info["configs"].as_array().unwrap().iter().enumerate() {
+            let temperature = config["tau"].as_f64().unwrap();
+            let gamma = Gamma::Constant { value: config["gamma"].as_f64().unwrap() };
+            let variant = match kind {
+                "default" => Variant::Default,
+                "algorithm1" => Variant::Algorithm1,
+                "released" => Variant::Released,
+                _ => Variant::Tf,
+            };
+            let epsilon = if kind == "algorithm1" { config["epsilon"].as_f64().unwrap() } else { 0.0 };
+            let loss: Box<dyn Loss> = match kind {
+                "simclr" => Box::new(NtXent { temperature }),
+                _ => Box::new(SogClr { temperature, gamma, variant, epsilon }),
+            };
+            // exp(s/τ) magnifies the f32 rounding of s by 1/τ.
+            let tolerance = 1e-6 / temperature;
+            let mut state = SampleState::new(samples, loss.columns());
+            for t in 0..z_a.len_of(Axis(0)) {
+                let step = |all: &ndarray::ArrayD<f64>| {
+                    all.index_axis(Axis(0), t).into_dimensionality::<Ix2>().unwrap().mapv(|v| v as f32)
+                };
+                let batch: Vec<usize> = ids.index_axis(Axis(0), t).iter().map(|&id| id as usize).collect();
+                let (out, grads) = evaluate(loss.as_ref(), &[step(&z_a), step(&z_b)], &batch, &state, 2);
+                let want = |field: &str| golden.get(&format!("{kind}.c{c}.{field}"));
+                let label = format!("{kind}.c{c} step {t}");
+                let scalar = |field| want(field).into_dimensionality::<Ix1>().unwrap()[t];
+                let loss_scale = scalar("loss").abs().max(1.0);
+                assert_close(&format!("{label} loss"), out.loss, scalar("loss"), loss_scale, tolerance);
+                let objective = scalar("objective");
+                assert_close(&format!("{label} objective"), out.objective, objective, 1.0, tolerance);
+                for (view, field) in ["grad_a", "grad_b"].into_iter().enumerate() {
+                    let golden = step(&want(field));
+                    let scale = golden.iter().fold(0.0_f64, |max, v| max.max(f64::from(v.abs())));
+                    for (ours, golden) in grads[view].iter().zip(&golden) {
+                        assert_close(
+                            &format!("{label} {field}"),
+                            (*ours).into(),
+                            (*golden).into(),
+                            scale,
+                            20.0 * tolerance,
+                        );
+                    }
+                }
+                state.commit(out.update);
+                if kind != "simclr" {
+                    for (id, &golden) in want("log_u").index_axis(Axis(0), t).iter().enumerate() {
+                        match state.seen(LOG_U, id) {
+                            None => assert!(golden.is_nan(), "{label}: sample {id} should be seen"),
+                            Some(ours) => {
+                                assert_close(&format!("{label} ln u[{id}]"), ours, golden, 1.0, 10.0 * tolerance)
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn multi_crop_follows_pytorch() {
+    let golden = Golden::open("losses.safetensors");
+    let views = golden.get("multicrop.views");
+    let raw: Vec<Matrix> =
+        views.axis_iter(Axis(0)).map(|v| v.into_dimensionality::<Ix2>().unwrap().mapv(|v| v as f32)).collect();
+    let ids: Vec<usize> = golden.get("multicrop.ids").iter().map(|&id| id as usize).collect();
+    let before: Vec<f32> = golden.get("multicrop.log_u_before").iter().map(|&v| v as f32).collect();
+    let mut state = SampleState::from_columns(before.len(), [(LOG_U.to_owned(), before)].into());
+    let loss =
+        SogClr { temperature: 0.1, gamma: Gamma::Constant { value: 0.9 }, variant: Variant::Default, epsilon: 0.0 };
+    let (out, grads) = evaluate(&loss, &raw, &ids, &state, 2);
+    assert!((out.loss - golden.get("multicrop.loss")[[0]]).abs() < 1e-5);
+    let want = golden.get("multicrop.grad");
+    for (view, grad) in grads.iter().enumerate() {
+        for ((i, k), &ours) in grad.indexed_iter() {
+            assert!((f64::from(ours) - want[[view, i, k]]).abs() < 2e-5, "view {view} sample {i}");
+        }
+    }
+    state.commit(out.update);
+    for (id, &want) in golden.get("multicrop.log_u").iter().enumerate() {
+        assert!(state.seen(LOG_U, id).map_or(want.is_nan(), |ours| (ours - want).abs() < 1e-4), "sample {id}");
+    }
+}
+
+/// γ = 1 is exactly τ × the gradient of DCL (eq. 6), in absolute scale.
+#[test]
+fn without_memory_the_gradient_is_tau_times_dcl() {
+    let (golden, info) = (Golden::open("losses.safetensors"), json("losses.json"));
+    for (c, config) in info["configs"].as_array().unwrap().iter().enumerate() {
+        let temperature = config["tau"].as_f64().unwrap();
+        let loss =
+            SogClr { temperature, gamma: Gamma::Constant { value: 1.0 }, variant: Variant::Default, epsilon: 0.0 };
+        let t = 5;
+        let step = |name: &str| {
+            golden.get(name).index_axis(Axis(0), t).into_dimensionality::<Ix2>().unwrap().mapv(|v| v as f32)
+        };
+        // An old u of any size must not matter.
+        let state = SampleState::from_columns(4, [(LOG_U.to_owned(), vec![3.0; 4])].into());
+        let (_, grads) = evaluate(&loss, &[step("z_a"), step("z_b")], &[0, 1, 2, 3], &state, 2);
+        for (view, field) in ["grad_a", "grad_b"].into_iter().enumerate() {
+            let dcl = step(&format!("dcl.c{c}.{field}"));
+            let scale = dcl.iter().fold(0.0_f32, |max, v| max.max(v.abs())) * temperature as f32;
+            for (ours, dcl) in grads[view].iter().zip(&dcl) {
+                let error = (ours - temperature as f32 * dcl).abs();
+                assert!(
+                    error < 1e-5 / temperature as f32 * scale,
+                    "config {c}: {ours} vs {}",
+                    temperature as f32 * dcl
+                );
+            }
+        }
+    }
+}

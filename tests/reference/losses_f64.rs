@@ -1,0 +1,249 @@
+//! Losses against a plain f64 loop written from the formulas, finite differences, and invariances.
+
+use crate::losses::evaluate;
+use proptest::prelude::*;
+use sogclr::loss::{EmbeddingSets, Gamma, Loss, LossError, LossInput, NtXent, SetName, SogClr, Variant};
+use sogclr::math::{Matrix, SampleRng, UnitRows};
+use sogclr::state::{LOG_U, SampleState, StateUpdate};
+
+fn embeddings(seed: u64, batch: usize, dim: usize) -> Vec<Matrix> {
+    let mut rng = SampleRng::weights(seed, "embeddings");
+    (0..2).map(|_| Matrix::from_shape_fn((batch, dim), |_| rng.normal())).collect()
+}
+
+fn sogclr(temperature: f64, gamma: f64) -> SogClr {
+    SogClr { temperature, gamma: Gamma::Constant { value: gamma }, variant: Variant::Default, epsilon: 0.0 }
+}
+
+fn unit(rows: &Matrix) -> Vec<Vec<f64>> {
+    rows.outer_iter()
+        .map(|row| {
+            let norm = row.iter().map(|&v| f64::from(v).powi(2)).sum::<f64>().sqrt();
+            row.iter().map(|&v| f64::from(v) / norm).collect()
+        })
+        .collect()
+}
+
+/// 2B rows, view-major; every pair looked at one by one.
+struct Loop {
+    z: Vec<Vec<f64>>,
+    batch: usize,
+}
+
+impl Loop {
+    fn new(raw: &[Matrix]) -> Self {
+        Self { z: raw.iter().flat_map(unit).collect(), batch: raw[0].nrows() }
+    }
+
+    fn s(&self, a: usize, b: usize) -> f64 {
+        self.z[a].iter().zip(&self.z[b]).map(|(x, y)| x * y).sum()
+    }
+
+    fn positive(&self, a: usize) -> usize {
+        (a + self.batch) % (2 * self.batch)
+    }
+
+    fn negatives(&self, a: usize) -> Vec<usize> {
+        (0..2 * self.batch).filter(|b| b % self.batch != a % self.batch).collect()
+    }
+
+    /// ĝ_a of eq. (2), mean form
+    fn g(&self, a: usize, tau: f64) -> f64 {
+        let negatives = self.negatives(a);
+        negatives.iter().map(|&b| (self.s(a, b) / tau).exp()).sum::<f64>() / negatives.len() as f64
+    }
+}
+
+#[test]
+fn sogclr_equals_the_f64_loop() {
+    let (tau, gamma, batch) = (0.2, 0.6, 5);
+    let raw = embeddings(3, batch, 7);
+    let mut state = SampleState::new(8, &[LOG_U]);
+    state.commit(StateUpdate { ids: vec![1, 4], columns: vec![(LOG_U, vec![0.4, -0.3])] });
+    let ids = [4, 7, 0, 1, 2];
+    let (out, _) = evaluate(&sogclr(tau, gamma), &raw, &ids, &state, 2);
+
+    let all = Loop::new(&raw);
+    let (mut loss, mut objective, mut log_u) = (0.0, 0.0, Vec::new());
+    for i in 0..batch {
+        let mut u_views = Vec::new();
+        for a in [i, i + batch] {
+            let g = all.g(a, tau);
+            let u = match state.seen(LOG_U, ids[i]) {
+                Some(old) => (1.0 - gamma) * old.exp() + gamma * g,
+                None => g,
+            };
+            let negatives = all.negatives(a);
+            let push: f64 =
+                negatives.iter().map(|&b| (all.s(a, b) / tau).exp() / (negatives.len() as f64 * u) * all.s(a, b)).sum();
+            loss += (-all.s(a, all.positive(a)) + push) / (2 * batch) as f64;
+            u_views.push(u);
+        }
+        let u = 0.5 * (u_views[0] + u_views[1]);
+        objective += (-all.s(i, i + batch) + tau * u.ln()) / batch as f64;
+        log_u.push(u.ln());
+    }
+    assert!((out.loss - loss).abs() < 1e-6, "{} {loss}", out.loss);
+    assert!((out.objective - objective).abs() < 1e-6);
+    for (ours, want) in out.update.columns[0].1.iter().zip(log_u) {
+        assert!((f64::from(*ours) - want).abs() < 1e-5);
+    }
+}
+
+#[test]
+fn ntxent_equals_the_f64_loop() {
+    let (tau, batch) = (0.3, 4);
+    let raw = embeddings(9, batch, 6);
+    let (out, _) = evaluate(&NtXent { temperature: tau }, &raw, &[0, 1, 2, 3], &SampleState::new(4, &[]), 2);
+    let all = Loop::new(&raw);
+    let rows = 2 * batch;
+    let expected: f64 = (0..rows)
+        .map(|a| {
+            let denominator: f64 = (0..rows).filter(|&b| b != a).map(|b| (all.s(a, b) / tau).exp()).sum();
+            denominator.ln() - all.s(a, all.positive(a)) / tau
+        })
+        .sum::<f64>()
+        / rows as f64;
+    assert!((out.loss - expected).abs() < 1e-6, "{} {expected}", out.loss);
+}
+
+/// The gradient of SogCLR is that of the surrogate with the weights held fixed: Σ_a [−s⁺ + Σ_b w_ab·s_ab]/(2B).
+#[test]
+fn sogclr_gradient_is_the_finite_difference_of_the_surrogate() {
+    let (tau, gamma, batch) = (0.25, 0.5, 4);
+    let raw = embeddings(5, batch, 5);
+    let ids = [0, 1, 2, 3];
+    let state = SampleState::from_columns(4, [(LOG_U.to_owned(), vec![0.5, f32::NAN, 1.5, -0.5])].into());
+    let (_, grads) = evaluate(&sogclr(tau, gamma), &raw, &ids, &state, 2);
+    let fixed = Loop::new(&raw);
+    let weights: Vec<Vec<(usize, f64)>> = (0..2 * batch)
+        .map(|a| {
+            let g = fixed.g(a, tau);
+            let u = state.seen(LOG_U, ids[a % batch]).map_or(g, |old| (1.0 - gamma) * old.exp() + gamma * g);
+            let negatives = fixed.negatives(a);
+            let count = negatives.len() as f64;
+            negatives.iter().map(|&b| (b, (fixed.s(a, b) / tau).exp() / (count * u))).collect()
+        })
+        .collect();
+    let surrogate = |raw: &[Matrix]| {
+        let all = Loop::new(raw);
+        let row = |a: usize| weights[a].iter().map(|&(b, w)| w * all.s(a, b)).sum::<f64>() - all.s(a, all.positive(a));
+        (0..2 * batch).map(row).sum::<f64>() / (2 * batch) as f64
+    };
+    assert_finite_difference(&raw, &grads, surrogate);
+}
+
+#[test]
+fn ntxent_gradient_is_the_finite_difference_of_the_loss() {
+    let raw = embeddings(6, 4, 5);
+    let loss = NtXent { temperature: 0.4 };
+    let state = SampleState::new(4, &[]);
+    let value = |raw: &[Matrix]| evaluate(&loss, raw, &[0, 1, 2, 3], &state, 2).0.loss;
+    let (_, grads) = evaluate(&loss, &raw, &[0, 1, 2, 3], &state, 2);
+    assert_finite_difference(&raw, &grads, value);
+}
+
+fn assert_finite_difference(raw: &[Matrix], grads: &[Matrix], value: impl Fn(&[Matrix]) -> f64) {
+    let h = 4e-3_f32;
+    for view in 0..2 {
+        for index in ndarray::indices(raw[view].dim()) {
+            let shifted = |by: f32| {
+                let mut moved = raw.to_vec();
+                moved[view][index] += by;
+                value(&moved)
+            };
+            let numeric = (shifted(h) - shifted(-h)) / f64::from(2.0 * h);
+            let ours = f64::from(grads[view][index]);
+            assert!((numeric - ours).abs() < 2e-4, "view {view} {index:?}: {numeric} vs {ours}");
+        }
+    }
+}
+
+#[test]
+fn rows_that_are_ours_get_the_gradient_of_the_whole_batch() {
+    let raw = embeddings(8, 6, 4);
+    let state = SampleState::new(6, &[LOG_U]);
+    let ids = [0, 1, 2, 3, 4, 5];
+    let (whole, _) = evaluate(&sogclr(0.1, 0.9), &raw, &ids, &state, 2);
+    let named = raw.iter().enumerate().map(|(k, m)| (SetName::View(k), UnitRows::new(m.clone()))).collect();
+    let sets = EmbeddingSets::new(named);
+    let input = LossInput { sets: &sets, ids: &ids, labels: None, large_views: 2, ours: 2..5, state: &state, epoch: 0 };
+    let part = sogclr(0.1, 0.9).forward(&input).unwrap();
+    assert_eq!(part.loss, whole.loss);
+    assert_eq!(part.update, whole.update);
+    for ((_, part), (_, whole)) in part.grads.iter().zip(&whole.grads) {
+        let difference = part - &whole.slice(ndarray::s![2..5, ..]);
+        assert!(difference.iter().all(|d| d.abs() < 1e-7));
+    }
+}
+
+#[test]
+fn bad_batches_are_refused() {
+    let state = SampleState::new(4, &[LOG_U]);
+    let try_with = |raw: Vec<Matrix>, ids: &[usize]| {
+        let named = raw.into_iter().enumerate().map(|(k, m)| (SetName::View(k), UnitRows::new(m))).collect();
+        let sets = EmbeddingSets::new(named);
+        let ours = 0..ids.len();
+        let input = LossInput { sets: &sets, ids, labels: None, large_views: 2, ours, state: &state, epoch: 0 };
+        sogclr(0.1, 0.9).forward(&input).err()
+    };
+    assert_eq!(try_with(embeddings(0, 1, 4), &[0]), Some(LossError::TooFewSamples(1)));
+    assert_eq!(try_with(embeddings(0, 2, 4)[..1].to_vec(), &[0, 1]), Some(LossError::Missing(SetName::View(1))));
+    let mut broken = embeddings(0, 2, 4);
+    broken[1][[1, 2]] = f32::NAN;
+    let error = LossError::NonFinite { set: SetName::View(1), sample: 3 };
+    assert_eq!(try_with(broken, &[0, 3]), Some(error));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(40))]
+
+    /// Any temperature from 0.005 to 1 is finite, also for identical and opposite embeddings.
+    #[test]
+    fn every_temperature_is_finite(exponent in 0.0_f64..1.0, gamma in 0.01_f64..=1.0, seed in 0_u64..1000, kind in 0..3) {
+        let temperature = 0.005 * 200.0_f64.powf(exponent);
+        let mut raw = embeddings(seed, 4, 3);
+        match kind {
+            1 => raw = vec![Matrix::ones((4, 3)), Matrix::ones((4, 3))],
+            2 => raw[1] = -raw[0].clone(),
+            _ => {}
+        }
+        let mut state = SampleState::new(4, &[LOG_U]);
+        for loss in [&sogclr(temperature, gamma) as &dyn Loss, &NtXent { temperature }] {
+            for _ in 0..3 {
+                let (out, grads) = evaluate(loss, &raw, &[0, 1, 2, 3], &state, 2);
+                prop_assert!(out.loss.is_finite() && out.objective.is_finite());
+                prop_assert!(grads.iter().flatten().all(|g| g.is_finite()));
+                state.commit(out.update);
+            }
+        }
+    }
+
+    /// Permuting the batch permutes the gradients and changes nothing else.
+    #[test]
+    fn the_order_of_the_batch_does_not_matter(seed in 0_u64..1000) {
+        let raw = embeddings(seed, 5, 4);
+        let order = [3, 0, 4, 1, 2];
+        let permuted: Vec<Matrix> = raw.iter().map(|m| m.select(ndarray::Axis(0), &order)).collect();
+        let state = SampleState::from_columns(5, [(LOG_U.to_owned(), vec![0.1, 0.9, f32::NAN, -1.0, 2.0])].into());
+        for loss in [&sogclr(0.1, 0.7) as &dyn Loss, &NtXent { temperature: 0.1 }] {
+            let columns = loss.columns();
+            let (a, grads_a) = evaluate(loss, &raw, &[0, 1, 2, 3, 4], &state, 2);
+            let (b, grads_b) = evaluate(loss, &permuted, &order, &state, 2);
+            prop_assert!((a.loss - b.loss).abs() < 1e-6 * a.loss.abs().max(1.0));
+            for (ga, gb) in grads_a.iter().zip(&grads_b) {
+                let expected = ga.select(ndarray::Axis(0), &order);
+                prop_assert!((&expected - gb).iter().all(|d| d.abs() < 1e-5));
+            }
+            if !columns.is_empty() {
+                let (mut first, mut second) = (state.clone(), state.clone());
+                first.commit(a.update);
+                second.commit(b.update);
+                for id in 0..5 {
+                    let (x, y) = (first.seen(LOG_U, id).unwrap(), second.seen(LOG_U, id).unwrap());
+                    prop_assert!((x - y).abs() < 1e-5);
+                }
+            }
+        }
+    }
+}

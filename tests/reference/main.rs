@@ -1,0 +1,8 @@
+//! Our numerics against independent sources: PyTorch golden data (`reference/` makes it), plain f64 loops and
+//! finite differences.
+
+mod files;
+mod losses;
+mod losses_f64;
+mod optim;
+mod resnet;
