@@ -1,3 +1,5 @@
+pub mod augment;
+pub mod data;
 pub mod encoder;
 pub mod loss;
 pub mod math;

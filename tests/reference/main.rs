@@ -1,6 +1,7 @@
 //! Our numerics against independent sources: PyTorch golden data (`reference/` makes it), plain f64 loops and
 //! finite differences.
 
+mod augment;
 mod files;
 mod losses;
 mod losses_f64;

@@ -1,0 +1,90 @@
+//! One view of one image: crop, flip, jitter, greyscale, blur, normalise.
+
+use super::{AugmentConfig, CropBox, CropGroup, Jitter, Planes, Resizer, blur, colour};
+use crate::data::Image;
+use crate::math::SampleRng;
+
+/// Applies the operations with buffers that are reused; one for each worker.
+pub struct Augmenter {
+    config: AugmentConfig,
+    resizer: Resizer,
+    planes: Planes,
+    scratch: Vec<f32>,
+}
+
+impl Augmenter {
+    pub fn new(config: &AugmentConfig) -> Self {
+        Self { config: config.clone(), resizer: Resizer::default(), planes: Planes::default(), scratch: Vec::new() }
+    }
+
+    /// Writes one training view `[3, size, size]` of `image` to `out`.
+    pub fn view(&mut self, image: &Image, group: &CropGroup, rng: &mut SampleRng, out: &mut [f32]) {
+        let region = CropBox::random(image, group.scale, rng);
+        self.crop_flip(image, region, group.size, rng);
+        let config = &self.config;
+        if rng.chance(config.jitter.probability) {
+            jitter(&mut self.planes, &config.jitter, rng);
+        }
+        if rng.chance(config.grey) {
+            colour::greyscale(&mut self.planes);
+        }
+        if rng.chance(config.blur.probability) {
+            let kernel = (group.size / 10) | 1;
+            let sigma = rng.uniform(config.blur.sigma[0], config.blur.sigma[1]);
+            blur::gaussian_blur(&mut self.planes, kernel, sigma as f32, &mut self.scratch);
+        }
+        self.normalise(out);
+    }
+
+    /// Random resized crop (area 0.08–1) and flip alone: training of the linear classifier.
+    pub fn crop_view(&mut self, image: &Image, size: usize, rng: &mut SampleRng, out: &mut [f32]) {
+        let region = CropBox::random(image, [0.08, 1.0], rng);
+        self.crop_flip(image, region, size, rng);
+        self.normalise(out);
+    }
+
+    /// The deterministic view for evaluation: shortest side resized, centre crop of `size`. Large images get the
+    /// usual margin of 1/7 (256 for 224).
+    pub fn centre_view(&mut self, image: &Image, size: usize, out: &mut [f32]) {
+        let shortest = if size > 64 { size * 8 / 7 } else { size };
+        let resized = self.resizer.shortest_side(image, shortest);
+        // Half-way offsets go to the even side, as in torchvision.
+        let offset = |long: usize| ((long - size) as f64 / 2.0).round_ties_even() as usize;
+        let region = CropBox { top: offset(resized.height), left: offset(resized.width), height: size, width: size };
+        resized.crop(region).to_planes(&mut self.planes);
+        self.normalise(out);
+    }
+
+    fn crop_flip(&mut self, image: &Image, region: CropBox, size: usize, rng: &mut SampleRng) {
+        self.resizer.crop_resize(image, region, size, size).to_planes(&mut self.planes);
+        if rng.chance(self.config.flip) {
+            self.planes.flip();
+        }
+    }
+
+    /// (x − mean)/std; one channel is repeated three times.
+    fn normalise(&self, out: &mut [f32]) {
+        let len = self.planes.plane_len();
+        for (channel, out) in out.chunks_exact_mut(len).enumerate() {
+            let source = channel.min(self.planes.channels - 1);
+            let plane = &self.planes.values[source * len..][..len];
+            let (mean, scale) = (self.config.mean[channel], 1.0 / self.config.std[channel]);
+            out.iter_mut().zip(plane).for_each(|(out, v)| *out = (v - mean) * scale);
+        }
+    }
+}
+
+fn jitter(planes: &mut Planes, config: &Jitter, rng: &mut SampleRng) {
+    let mut order = [0, 1, 2, 3];
+    rng.shuffle(&mut order);
+    for operation in order {
+        let mut factor = |strength: f64| rng.uniform((1.0 - strength).max(0.0), 1.0 + strength) as f32;
+        match operation {
+            0 if config.brightness > 0.0 => colour::brightness(planes, factor(config.brightness)),
+            1 if config.contrast > 0.0 => colour::contrast(planes, factor(config.contrast)),
+            2 if config.saturation > 0.0 => colour::saturation(planes, factor(config.saturation)),
+            3 if config.hue > 0.0 => colour::hue(planes, rng.uniform(-config.hue, config.hue) as f32),
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! CIFAR-10 and CIFAR-100 in their standard binary form: label byte(s), then 1024 red, green and blue bytes.
+
+use super::memory::MemoryImages;
+use super::{DataError, Dataset, Split};
+use std::path::Path;
+use std::sync::Arc;
+
+const PIXELS: usize = 32 * 32;
+
+struct Format {
+    train: &'static [&'static str],
+    test: &'static str,
+    names: &'static str,
+    /// CIFAR-100 stores the coarse label before the fine one.
+    label_bytes: usize,
+}
+
+const FORMATS: [Format; 2] = [
+    Format {
+        train: &["data_batch_1.bin", "data_batch_2.bin", "data_batch_3.bin", "data_batch_4.bin", "data_batch_5.bin"],
+        test: "test_batch.bin",
+        names: "batches.meta.txt",
+        label_bytes: 1,
+    },
+    Format { train: &["train.bin"], test: "test.bin", names: "fine_label_names.txt", label_bytes: 2 },
+];
+
+/// Opens `folder` if it holds CIFAR batches.
+pub(super) fn open(folder: &Path) -> Option<Result<Dataset, DataError>> {
+    FORMATS.iter().find(|format| folder.join(format.train[0]).exists()).map(|format| read_folder(folder, format))
+}
+
+fn read_folder(folder: &Path, format: &Format) -> Result<Dataset, DataError> {
+    let train = read_split(folder, format.train, format.label_bytes)?;
+    let test = match folder.join(format.test).exists() {
+        true => Some(read_split(folder, &[format.test], format.label_bytes)?),
+        false => None,
+    };
+    let names = std::fs::read_to_string(folder.join(format.names)).unwrap_or_default();
+    let mut classes: Vec<String> = names.lines().map(str::trim).filter(|l| !l.is_empty()).map(str::to_owned).collect();
+    if classes.is_empty() {
+        classes = (0..if format.label_bytes == 1 { 10 } else { 100 }).map(|class| class.to_string()).collect();
+    }
+    let title = folder.display().to_string();
+    Ok(Dataset { title, train, test, classes, native_size: Some(32), is_grey: false })
+}
+
+fn read_split(folder: &Path, files: &[&str], label_bytes: usize) -> Result<Split, DataError> {
+    let record = label_bytes + 3 * PIXELS;
+    let (mut pixels, mut labels) = (Vec::new(), Vec::new());
+    for file in files {
+        let path = folder.join(file);
+        let bytes = std::fs::read(&path).map_err(|source| DataError::Read { path: path.clone(), source })?;
+        if bytes.is_empty() || bytes.len() % record != 0 {
+            let cause = format!("{} bytes are not whole records of {record}: fetch the file again", bytes.len());
+            return Err(DataError::Format { path, cause });
+        }
+        for image in bytes.chunks_exact(record) {
+            labels.push(u32::from(image[label_bytes - 1]));
+            let planes = &image[label_bytes..];
+            pixels.extend((0..PIXELS).flat_map(|p| [planes[p], planes[PIXELS + p], planes[2 * PIXELS + p]]));
+        }
+    }
+    let name = files[0].to_owned();
+    let source = MemoryImages { name, side: (32, 32), channels: 3, pixels };
+    Ok(Split::new(Arc::new(source), Some(labels)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn planes_become_interleaved_pixels() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut record = vec![3_u8, 7];
+        record.extend((0..3 * PIXELS).map(|i| (i / PIXELS * 50 + i % 2) as u8));
+        std::fs::write(folder.path().join("train.bin"), &record).unwrap();
+        let data = open(folder.path()).unwrap().unwrap();
+        assert_eq!(data.train.label(0), Some(7), "the fine label counts");
+        assert_eq!(data.train.image(0).unwrap().data[..6], [0, 50, 100, 1, 51, 101]);
+        assert_eq!(data.classes.len(), 100);
+
+        std::fs::write(folder.path().join("train.bin"), &record[1..]).unwrap();
+        let error = open(folder.path()).unwrap().err().unwrap().to_string();
+        assert!(error.contains("train.bin") && error.contains("whole records"), "{error}");
+    }
+}

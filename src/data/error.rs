@@ -1,0 +1,32 @@
+//! What can be wrong with data, always naming the file and the way out.
+
+use std::path::PathBuf;
+
+#[derive(Debug, thiserror::Error)]
+pub enum DataError {
+    #[error("{0} does not exist: check the path of the data")]
+    NotFound(PathBuf),
+    #[error("{0} is a file: name the folder that holds the images")]
+    NotAFolder(PathBuf),
+    #[error("{0} holds no images: expected jpg, png, webp, gif or bmp files, IDX files or CIFAR batches")]
+    Empty(PathBuf),
+    #[error("cannot read {path}: {source}")]
+    Read { path: PathBuf, source: std::io::Error },
+    #[error("{name} is not a readable image ({cause}): repair or remove it, or set data.skip_bad=true")]
+    Decode { name: String, cause: String },
+    #[error("{path}: {cause}")]
+    Format { path: PathBuf, cause: String },
+    #[error(
+        "{count} of {total} images cannot be read, first {first}: repair or remove them, \
+         or leave them out with --set data.skip_bad=true"
+    )]
+    BadImages { count: usize, total: usize, first: String },
+    #[error("{path} names class {class:?}, which the data does not have (it has {known})")]
+    UnknownClass { path: PathBuf, class: String, known: String },
+    #[error("{0} has no labels: put the images of each class into a folder of its own")]
+    NoLabels(String),
+    #[error("--limit {limit} is more than the {available} training images")]
+    Limit { limit: usize, available: usize },
+    #[error("the data changed since the run began: {0}; restore it, or start a new run")]
+    Changed(String),
+}

@@ -1,0 +1,150 @@
+//! IDX files, the format of MNIST and its family: `train-images-idx3-ubyte` and `train-labels-idx1-ubyte`, the
+//! same with `t10k` or `test`, plain or gzipped.
+
+use super::memory::MemoryImages;
+use super::{DataError, Dataset, Split};
+use flate2::read::GzDecoder;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Opens `folder` if it holds IDX training images.
+pub(super) fn open(folder: &Path) -> Option<Result<Dataset, DataError>> {
+    let train = find(folder, &["train"], "images", 3)?;
+    Some(read_folder(folder, &train))
+}
+
+fn read_folder(folder: &Path, train: &Path) -> Result<Dataset, DataError> {
+    let split = |images: &Path, prefixes: &[&str]| {
+        let labels = find(folder, prefixes, "labels", 1);
+        let (images_bytes, labels_bytes) = (read(images)?, labels.as_deref().map(read).transpose()?);
+        parse_split(images, &images_bytes, labels.as_deref().zip(labels_bytes.as_deref()))
+    };
+    let train = split(train, &["train"])?;
+    let test = find(folder, TEST, "images", 3).map(|images| split(&images, TEST)).transpose()?;
+    Ok(dataset(folder.display().to_string(), train, test, None))
+}
+
+const TEST: &[&str] = &["t10k", "test"];
+
+/// A dataset of square grey images; classes are numbered unless named.
+pub(super) fn dataset(
+    title: String,
+    (train, side): (Split, usize),
+    test: Option<(Split, usize)>,
+    classes: Option<Vec<String>>,
+) -> Dataset {
+    let count = (0..train.len()).filter_map(|id| train.label(id)).max().map_or(0, |max| max as usize + 1);
+    let classes = classes.unwrap_or_else(|| (0..count).map(|class| class.to_string()).collect());
+    Dataset { title, train, test: test.map(|(split, _)| split), classes, native_size: Some(side), is_grey: true }
+}
+
+fn find(folder: &Path, prefixes: &[&str], kind: &str, dims: u8) -> Option<PathBuf> {
+    prefixes.iter().find_map(|prefix| {
+        ["", ".gz"].iter().find_map(|suffix| {
+            let path = folder.join(format!("{prefix}-{kind}-idx{dims}-ubyte{suffix}"));
+            path.exists().then_some(path)
+        })
+    })
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, DataError> {
+    std::fs::read(path).map_err(|source| DataError::Read { path: path.to_owned(), source })
+}
+
+/// One split and the side of its images from the bytes of an image file and a label file.
+pub(super) fn parse_split(
+    images_path: &Path,
+    images: &[u8],
+    labels: Option<(&Path, &[u8])>,
+) -> Result<(Split, usize), DataError> {
+    let (dims, pixels) = parse(images_path, images)?;
+    let &[count, height, width] = dims.as_slice() else {
+        let cause = format!("expected images (3 dimensions), found {} dimensions", dims.len());
+        return Err(DataError::Format { path: images_path.to_owned(), cause });
+    };
+    if count == 0 {
+        return Err(DataError::Empty(images_path.to_owned()));
+    }
+    let labels = labels
+        .map(|(path, bytes)| {
+            let (dims, values) = parse(path, bytes)?;
+            if dims != [count] {
+                let cause = format!("expected {count} labels, one for each image, found {dims:?}");
+                return Err(DataError::Format { path: path.to_owned(), cause });
+            }
+            Ok(values.into_iter().map(u32::from).collect())
+        })
+        .transpose()?;
+    let name = images_path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let source = MemoryImages { name, side: (height, width), channels: 1, pixels };
+    Ok((Split::new(Arc::new(source), labels), height.max(width)))
+}
+
+/// Dimensions and bytes of an unsigned-byte IDX file.
+fn parse(path: &Path, bytes: &[u8]) -> Result<(Vec<usize>, Vec<u8>), DataError> {
+    let format = |cause: String| DataError::Format { path: path.to_owned(), cause };
+    let mut content = bytes.to_vec();
+    if bytes.starts_with(&[0x1F, 0x8B]) {
+        content.clear();
+        GzDecoder::new(bytes).read_to_end(&mut content).map_err(|e| format(format!("broken gzip file ({e})")))?;
+    }
+    let [0, 0, 0x08, rank, ..] = content[..] else {
+        return Err(format("not an IDX file of unsigned bytes".into()));
+    };
+    let header = 4 + 4 * rank as usize;
+    if content.len() < header {
+        return Err(format("the file ends inside its header".into()));
+    }
+    let dims: Vec<usize> = content[4..header]
+        .chunks_exact(4)
+        .map(|b| u32::from_be_bytes(b.try_into().expect("four bytes")) as usize)
+        .collect();
+    let wanted: usize = dims.iter().product();
+    if content.len() - header != wanted {
+        return Err(format(format!("expected {wanted} bytes for {dims:?}, found {}", content.len() - header)));
+    }
+    Ok((dims, content.split_off(header)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file(dims: &[u32], body: &[u8]) -> Vec<u8> {
+        let mut bytes = vec![0, 0, 8, dims.len() as u8];
+        dims.iter().for_each(|d| bytes.extend(d.to_be_bytes()));
+        bytes.extend(body);
+        bytes
+    }
+
+    #[test]
+    fn images_and_labels_are_read_in_order() {
+        let images = file(&[2, 1, 2], &[1, 2, 3, 4]);
+        let labels = file(&[2], &[7, 9]);
+        let path = Path::new("train-images-idx3-ubyte");
+        let (split, side) = parse_split(path, &images, Some((path, &labels))).unwrap();
+        assert_eq!((split.len(), side), (2, 2));
+        assert_eq!(split.image(1).unwrap().data, [3, 4]);
+        assert_eq!(split.label(1), Some(9));
+        assert_eq!(split.name(1), "train-images-idx3-ubyte#1");
+    }
+
+    #[test]
+    fn broken_files_are_named() {
+        let path = Path::new("x-idx3");
+        let image = file(&[2, 1, 2], &[1, 2, 3, 4]);
+        for (bytes, word) in [
+            (&image[..image.len() - 1], "expected 4 bytes"),
+            (&image[..9], "header"),
+            (b"garbage!".as_slice(), "not an IDX"),
+            (&[0x1F, 0x8B, 0, 0], "gzip"),
+        ] {
+            let error = parse_split(path, bytes, None).err().unwrap().to_string();
+            assert!(error.contains("x-idx3") && error.contains(word), "{error}");
+        }
+        let labels = file(&[3], &[0, 1, 2]);
+        let error = parse_split(path, &image, Some((path, &labels))).err().unwrap().to_string();
+        assert!(error.contains("expected 2 labels"), "{error}");
+    }
+}

@@ -1,0 +1,43 @@
+//! Images of one size, all in memory: IDX, CIFAR and the embedded set.
+
+use super::{DataError, Image, Source};
+
+pub(super) struct MemoryImages {
+    /// File name used in `name#row`.
+    pub name: String,
+    pub side: (usize, usize),
+    pub channels: usize,
+    /// Interleaved pixels, image after image.
+    pub pixels: Vec<u8>,
+}
+
+impl MemoryImages {
+    fn pixels_of(&self, index: usize) -> &[u8] {
+        let len = self.side.0 * self.side.1 * self.channels;
+        &self.pixels[index * len..][..len]
+    }
+}
+
+impl Source for MemoryImages {
+    fn len(&self) -> usize {
+        self.pixels.len() / (self.side.0 * self.side.1 * self.channels)
+    }
+
+    fn image(&self, index: usize) -> Result<Image, DataError> {
+        let (height, width) = self.side;
+        Ok(Image { height, width, channels: self.channels, data: self.pixels_of(index).to_vec() })
+    }
+
+    fn name(&self, index: usize) -> String {
+        format!("{}#{index}", self.name)
+    }
+
+    fn check(&self, index: usize) -> Result<(blake3::Hash, u64), DataError> {
+        let pixels = self.pixels_of(index);
+        Ok((blake3::hash(pixels), pixels.len() as u64))
+    }
+
+    fn stamp(&self, _: usize) -> Option<(u64, u128)> {
+        None
+    }
+}

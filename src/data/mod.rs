@@ -1,0 +1,156 @@
+//! Images and labels from every supported source, behind one type. A sample's id is its index in the training
+//! split, which is also its row in the manifest and its index into the per-sample state.
+//!
+//! Adding a format: a new file with an `open` function, and one line in [`FORMATS`].
+
+mod cifar;
+mod embedded;
+mod error;
+mod folder;
+mod idx;
+mod image;
+mod manifest;
+mod memory;
+mod subset;
+
+pub use self::image::Image;
+pub use error::DataError;
+pub use manifest::{Manifest, ManifestEntry};
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Tries to open a folder; `None` if it does not hold this format.
+type Open = fn(&Path) -> Option<Result<Dataset, DataError>>;
+
+/// Formats in the order they are tried; any folder of images comes last.
+const FORMATS: &[Open] = &[cifar::open, idx::open, folder::open];
+
+/// Which images to use.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct DataConfig {
+    /// Folder of images, CIFAR binary batches or IDX files; absent: the embedded Fashion-MNIST subset.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub path: Option<PathBuf>,
+    /// Folder with test images, where `path` has none of its own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub test: Option<PathBuf>,
+    /// File with one class name on each line: use only those classes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub classes: Option<PathBuf>,
+    /// Use this many training images, the same share of each class.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit: Option<usize>,
+    /// Leave out images that cannot be read instead of refusing to start.
+    pub skip_bad: bool,
+}
+
+/// Where images of one split come from.
+pub trait Source: Send + Sync {
+    fn len(&self) -> usize;
+
+    /// Decodes one image.
+    fn image(&self, index: usize) -> Result<Image, DataError>;
+
+    /// A name for messages and the manifest: a relative path, or `file#row`.
+    fn name(&self, index: usize) -> String;
+
+    /// Content hash and size of the stored bytes, checking that the image decodes.
+    fn check(&self, index: usize) -> Result<(blake3::Hash, u64), DataError>;
+
+    /// Size and time of last change without reading, where the image is a file of its own.
+    fn stamp(&self, index: usize) -> Option<(u64, u128)>;
+}
+
+/// An ordered choice of images from a source.
+#[derive(Clone)]
+pub struct Split {
+    source: Arc<dyn Source>,
+    /// Class of every image of the source.
+    labels: Option<Arc<Vec<u32>>>,
+    rows: Vec<usize>,
+}
+
+impl Split {
+    pub fn new(source: Arc<dyn Source>, labels: Option<Vec<u32>>) -> Self {
+        let rows = (0..source.len()).collect();
+        Self { source, labels: labels.map(Arc::new), rows }
+    }
+
+    pub fn len(&self) -> usize {
+        self.rows.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+
+    pub fn image(&self, id: usize) -> Result<Image, DataError> {
+        self.source.image(self.rows[id])
+    }
+
+    pub fn name(&self, id: usize) -> String {
+        self.source.name(self.rows[id])
+    }
+
+    pub fn label(&self, id: usize) -> Option<u32> {
+        self.labels.as_ref().map(|labels| labels[self.rows[id]])
+    }
+
+    pub fn is_labelled(&self) -> bool {
+        self.labels.is_some()
+    }
+
+    /// The images for which `keep(id)` holds.
+    fn retain(&mut self, keep: impl Fn(usize) -> bool) {
+        let kept = (0..self.len()).filter(|&id| keep(id)).map(|id| self.rows[id]).collect();
+        self.rows = kept;
+    }
+}
+
+/// A training split, perhaps a test split, and the names of the classes.
+#[derive(Clone)]
+pub struct Dataset {
+    /// What to call it in reports.
+    pub title: String,
+    pub train: Split,
+    pub test: Option<Split>,
+    pub classes: Vec<String>,
+    /// Side of the images where they are all square and alike.
+    pub native_size: Option<usize>,
+    pub is_grey: bool,
+}
+
+impl Dataset {
+    /// Opens what `config` names and narrows it to the wanted classes and number.
+    pub fn open(config: &DataConfig, seed: u64) -> Result<Self, DataError> {
+        let mut data = match &config.path {
+            None => embedded::open()?,
+            Some(path) => open_path(path)?,
+        };
+        if let Some(path) = &config.test {
+            let test = open_path(path)?;
+            data.test = Some(subset::align_classes(test, &data.classes, path)?);
+        }
+        if let Some(file) = &config.classes {
+            subset::keep_classes(&mut data, file)?;
+        }
+        if let Some(limit) = config.limit {
+            subset::limit(&mut data.train, limit, seed)?;
+        }
+        Ok(data)
+    }
+}
+
+fn open_path(path: &Path) -> Result<Dataset, DataError> {
+    if !path.exists() {
+        return Err(DataError::NotFound(path.to_owned()));
+    }
+    if !path.is_dir() {
+        return Err(DataError::NotAFolder(path.to_owned()));
+    }
+    FORMATS.iter().find_map(|open| open(path)).unwrap_or_else(|| Err(DataError::Empty(path.to_owned())))
+}
