@@ -69,9 +69,9 @@ impl Default for Resizer {
 impl Resizer {
     /// `image` cropped to `region` and resized to `height` × `width`.
     pub fn crop_resize(&mut self, image: &Image, region: CropBox, height: usize, width: usize) -> Image {
-        // Two calls fix the order of the passes, between which 8-bit overshoot is clipped: rows first, unless
-        // only the height shrinks, as in Pillow.
-        let columns_first = height < region.height && width > region.width;
+        // Two calls fix the order of the passes, between which 8-bit overshoot is clipped: rows first, unless the
+        // height shrinks more than the width, which is what Pillow does for nearly all sizes.
+        let columns_first = height < region.height && height * region.width < region.height * width;
         let between = if columns_first { (height, region.width) } else { (region.height, width) };
         let half = self.resize(image.crop(region), between.0, between.1);
         self.resize(half, height, width)
