@@ -44,6 +44,9 @@ pub struct DataConfig {
     /// Use this many training images, the same share of each class.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<usize>,
+    /// Side of the crops in pixels; absent: follows the images, 224 at most.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub image_size: Option<usize>,
     /// Leave out images that cannot be read instead of refusing to start.
     pub skip_bad: bool,
 }
@@ -102,6 +105,22 @@ impl Split {
 
     pub fn is_labelled(&self) -> bool {
         self.labels.is_some()
+    }
+
+    /// Splits off every `n`-th image of each class.
+    pub fn hold_out(&self, n: usize) -> (Self, Self) {
+        let mut seen = std::collections::HashMap::<Option<u32>, usize>::new();
+        let held: Vec<bool> = (0..self.len())
+            .map(|id| {
+                let count = seen.entry(self.label(id)).or_default();
+                *count += 1;
+                count.is_multiple_of(n)
+            })
+            .collect();
+        let (mut rest, mut out) = (self.clone(), self.clone());
+        rest.retain(|id| !held[id]);
+        out.retain(|id| held[id]);
+        (rest, out)
     }
 
     /// The images for which `keep(id)` holds.

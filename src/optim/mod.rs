@@ -14,7 +14,7 @@ pub use adamw::AdamW;
 pub use grads::NamedGrads;
 pub use lars::Lars;
 pub use momentum::PaperMomentum;
-pub use schedule::{LearningRate, Scaling};
+pub use schedule::{LearningRate, Scaling, warmup_cosine};
 pub use sgd::Sgd;
 
 use crate::encoder::{HostTensor, NamedTensors, Path};

@@ -3,6 +3,7 @@
 
 mod augment;
 mod files;
+mod linear;
 mod losses;
 mod losses_f64;
 mod optim;

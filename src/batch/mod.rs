@@ -1,0 +1,184 @@
+//! Batches of augmented views, made ahead of the step that uses them.
+//!
+//! The order of samples is a function of (seed, epoch) and the pixels of (seed, epoch, sample, view): a run that
+//! starts in the middle of an epoch sees exactly what an uninterrupted one would.
+
+use crate::augment::{AugmentConfig, Augmenter};
+use crate::data::{DataError, Split};
+use crate::math::{Purpose, SampleRng};
+use rayon::prelude::*;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, sync_channel};
+
+/// Batches waiting for the step.
+const PREFETCH: usize = 2;
+
+/// Which samples meet in which step.
+#[derive(Clone, Debug)]
+pub struct BatchPlan {
+    pub samples: usize,
+    pub batch: usize,
+    pub epochs: usize,
+    pub seed: u64,
+}
+
+impl BatchPlan {
+    /// The last, smaller batch of an epoch is dropped.
+    pub fn steps_per_epoch(&self) -> usize {
+        self.samples / self.batch
+    }
+
+    pub fn total_steps(&self) -> usize {
+        self.epochs * self.steps_per_epoch()
+    }
+
+    /// The order in which `epoch` visits the samples.
+    pub fn order(&self, epoch: usize) -> Vec<usize> {
+        SampleRng::new(self.seed, Purpose::Shuffle, epoch as u64, 0, 0).permutation(self.samples)
+    }
+}
+
+/// One global batch; pixels only of the samples `ours`.
+pub struct Batch {
+    pub step: usize,
+    pub epoch: usize,
+    /// Sample ids of the global batch.
+    pub ids: Vec<usize>,
+    pub ours: Range<usize>,
+    /// One buffer for each crop group: `[count·ours, 3, size, size]`, view-major.
+    pub crops: Vec<Vec<f32>>,
+}
+
+/// Makes batches on a thread of its own, with the pixels computed by the shared pool.
+pub struct Loader {
+    receiver: Receiver<Result<Batch, DataError>>,
+}
+
+impl Loader {
+    /// Batches from `first_step` to the end of the plan, for rank `rank` of `ranks`.
+    pub fn start(
+        split: Arc<Split>,
+        augment: AugmentConfig,
+        plan: BatchPlan,
+        first_step: usize,
+        (rank, ranks): (usize, usize),
+    ) -> Self {
+        let (sender, receiver) = sync_channel(PREFETCH);
+        std::thread::spawn(move || {
+            let (mut epoch, mut order) = (usize::MAX, Vec::new());
+            for step in first_step..plan.total_steps() {
+                let now = step / plan.steps_per_epoch();
+                if now != epoch {
+                    (epoch, order) = (now, plan.order(now));
+                }
+                let first = step % plan.steps_per_epoch() * plan.batch;
+                let ids = order[first..first + plan.batch].to_vec();
+                let share = plan.batch / ranks;
+                let ours = rank * share..(rank + 1) * share;
+                let batch = render(&split, &augment, plan.seed, step, epoch, ids, ours);
+                let failed = batch.is_err();
+                // The receiver is gone once training stops.
+                if sender.send(batch).is_err() || failed {
+                    return;
+                }
+            }
+        });
+        Self { receiver }
+    }
+
+    /// The next batch; `None` after the last.
+    pub fn next_batch(&self) -> Option<Result<Batch, DataError>> {
+        self.receiver.recv().ok()
+    }
+}
+
+fn render(
+    split: &Split,
+    augment: &AugmentConfig,
+    seed: u64,
+    step: usize,
+    epoch: usize,
+    ids: Vec<usize>,
+    ours: Range<usize>,
+) -> Result<Batch, DataError> {
+    let share = ours.len();
+    let mut crops: Vec<Vec<f32>> =
+        augment.views.iter().map(|group| vec![0.0; group.count * share * 3 * group.size * group.size]).collect();
+    // slots[i] = the places of sample i's views, in every group
+    let mut slots: Vec<Vec<(usize, usize, &mut [f32])>> = (0..share).map(|_| Vec::new()).collect();
+    let mut first_view = 0;
+    for (g, (group, buffer)) in augment.views.iter().zip(&mut crops).enumerate() {
+        for (place, out) in buffer.chunks_exact_mut(3 * group.size * group.size).enumerate() {
+            slots[place % share].push((g, first_view + place / share, out));
+        }
+        first_view += group.count;
+    }
+    let ours_ids = &ids[ours.clone()];
+    slots.into_par_iter().zip(ours_ids).try_for_each_init(
+        || Augmenter::new(augment),
+        |augmenter, (slots, &id)| {
+            let image = split.image(id)?;
+            for (group, view, out) in slots {
+                let mut rng = SampleRng::augment(seed, epoch, id, view);
+                augmenter.view(&image, &augment.views[group], &mut rng, out);
+            }
+            Ok(())
+        },
+    )?;
+    Ok(Batch { step, epoch, ids, ours, crops })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::augment::{CropGroup, Preset};
+    use crate::data::{DataConfig, Dataset};
+
+    fn split() -> Arc<Split> {
+        let config = DataConfig { limit: Some(50), ..Default::default() };
+        Arc::new(Dataset::open(&config, 0).unwrap().train)
+    }
+
+    fn augment() -> AugmentConfig {
+        let mut config = AugmentConfig::preset(Preset::Grey, 12);
+        config.views.push(CropGroup { count: 1, size: 8, scale: [0.05, 0.14] });
+        config
+    }
+
+    fn plan() -> BatchPlan {
+        BatchPlan { samples: 50, batch: 8, epochs: 2, seed: 3 }
+    }
+
+    #[test]
+    fn starting_in_the_middle_gives_the_same_batches() {
+        let whole = Loader::start(split(), augment(), plan(), 0, (0, 1));
+        let all: Vec<Batch> = std::iter::from_fn(|| whole.next_batch()).map(Result::unwrap).collect();
+        assert_eq!(all.len(), 12);
+        assert_eq!(all[0].crops[0].len(), 2 * 8 * 3 * 144);
+        let late = Loader::start(split(), augment(), plan(), 7, (0, 1));
+        let batch = late.next_batch().unwrap().unwrap();
+        assert_eq!((batch.step, batch.epoch), (7, 1));
+        assert_eq!(batch.ids, all[7].ids);
+        assert_eq!(batch.crops, all[7].crops);
+        assert_ne!(all[0].crops, all[6].crops);
+    }
+
+    #[test]
+    fn one_thread_and_three_make_the_same_pixels() {
+        let render_with = |threads| {
+            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+            pool.install(|| render(&split(), &augment(), 1, 0, 0, (0..10).collect(), 0..10).unwrap().crops)
+        };
+        assert_eq!(render_with(1), render_with(3));
+    }
+
+    #[test]
+    fn ranks_share_the_batch_without_changing_pixels() {
+        let whole = render(&split(), &augment(), 1, 0, 0, (0..8).collect(), 0..8).unwrap();
+        let second = render(&split(), &augment(), 1, 0, 0, (0..8).collect(), 4..8).unwrap();
+        let view = 3 * 12 * 12;
+        assert_eq!(second.crops[0][..4 * view], whole.crops[0][4 * view..8 * view], "view 0 of samples 4–7");
+        assert_eq!(second.crops[0][4 * view..], whole.crops[0][12 * view..16 * view], "view 1 of samples 4–7");
+    }
+}

@@ -1,0 +1,24 @@
+//! `sogclr config show` and `sogclr config reference`.
+
+use super::error::CliError;
+use super::options::RunOptions;
+use crate::config::{RunConfig, reference_markdown};
+use clap::Subcommand;
+
+#[derive(Subcommand)]
+pub enum ConfigVerb {
+    /// Print the configuration that `pretrain` would use for this data and these flags
+    Show(Box<RunOptions>),
+    /// Print the reference of all configuration keys, as Markdown
+    Reference,
+}
+
+impl ConfigVerb {
+    pub fn run(self) -> Result<(), CliError> {
+        match self {
+            Self::Show(options) => print!("{}", RunConfig::resolve(&options.overrides()?)?.0.to_toml()),
+            Self::Reference => print!("{}", reference_markdown()),
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,155 @@
+//! `sogclr eval linear` and `sogclr eval knn`.
+
+use super::error::CliError;
+use super::progress::counter;
+use crate::config::{DeviceName, RunConfig};
+use crate::data::{DataConfig, Dataset, Split};
+use crate::eval::{
+    Accuracy, FrozenEncoder, Labelled, PaperProtocol, knn_predict, labelled_splits, linear_fast, linear_paper,
+};
+use crate::report::{accuracy_cell, table};
+use crate::storage::load_tensors;
+use crate::train::{Run, TrainError, open_device};
+use clap::{Args, Subcommand, ValueEnum};
+use serde_json::json;
+use std::path::{Path, PathBuf};
+
+#[derive(Subcommand)]
+pub enum Eval {
+    /// Train a linear classifier on the frozen features before the head
+    Linear(Linear),
+    /// Let the nearest training features vote
+    Knn(Knn),
+}
+
+#[derive(Args)]
+pub struct Target {
+    /// Folder that `sogclr pretrain --out` made
+    run: PathBuf,
+    /// Labelled data to evaluate on; the run's own data if left out
+    data: Option<PathBuf>,
+    /// Folder with test images, if DATA has no val/ or test/ of its own
+    #[arg(long, value_name = "DIR")]
+    test: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Protocol {
+    /// Features once, then a convex solve: seconds, deterministic
+    Fast,
+    /// The paper's: SGD with Nesterov momentum, batch 4096, lr 1.6, crops and flips
+    Paper,
+}
+
+/// Train a linear classifier on the frozen features before the head.
+///
+/// The encoder stays in inference mode; a hash proves that its weights did not change. The untrained encoder is
+/// measured beside it. Results also go to RUN/summary.json.
+#[derive(Args)]
+pub struct Linear {
+    #[command(flatten)]
+    target: Target,
+    #[arg(long, value_enum, default_value = "fast")]
+    protocol: Protocol,
+    /// Epochs of the paper's protocol
+    #[arg(long, value_name = "E", default_value_t = 90)]
+    epochs: usize,
+}
+
+/// Weighted vote of the k nearest training features by cosine similarity.
+#[derive(Args)]
+pub struct Knn {
+    #[command(flatten)]
+    target: Target,
+    /// Neighbours that vote
+    #[arg(short, long, default_value_t = 200)]
+    k: usize,
+}
+
+impl Eval {
+    pub fn run(self) -> Result<(), CliError> {
+        match self {
+            Self::Linear(verb) if verb.protocol == Protocol::Paper => {
+                let protocol = PaperProtocol { epochs: verb.epochs, ..Default::default() };
+                let key = "eval_linear_paper";
+                evaluate(&verb.target, key, "linear, paper's protocol", |encoder, train, test, classes| {
+                    let bar = counter("linear epochs", protocol.epochs);
+                    let accuracy = linear_paper(encoder, train, test, classes, &protocol, |_, _| bar.inc(1));
+                    bar.finish_and_clear();
+                    Ok(accuracy?)
+                })
+            }
+            Self::Linear(verb) => {
+                evaluate(&verb.target, "eval_linear_fast", "linear, fast protocol", |encoder, train, test, classes| {
+                    let (train, test) = features(encoder, train, test)?;
+                    Ok(linear_fast(&train, &test, classes))
+                })
+            }
+            Self::Knn(verb) => {
+                if verb.k == 0 {
+                    return Err(CliError::Input("-k is 0: at least one neighbour must vote".into()));
+                }
+                evaluate(&verb.target, "eval_knn", "nearest neighbours", |encoder, train, test, classes| {
+                    let (train, test) = features(encoder, train, test)?;
+                    Ok(knn_predict(&train, &test, classes, verb.k))
+                })
+            }
+        }
+    }
+}
+
+/// Features of both splits with a progress bar.
+pub fn features(encoder: &FrozenEncoder, train: &Split, test: &Split) -> Result<(Labelled, Labelled), CliError> {
+    let bar = counter("features", train.len() + test.len());
+    let train = encoder.extract(train, |count| bar.inc(count as u64))?;
+    let test = encoder.extract(test, |count| bar.inc(count as u64))?;
+    bar.finish_and_clear();
+    Ok((train, test))
+}
+
+/// The trained encoder of a run folder.
+pub fn load_encoder(folder: &Path, config: &RunConfig) -> Result<FrozenEncoder, CliError> {
+    let path = folder.join("encoder.safetensors");
+    if !path.exists() {
+        return Err(TrainError::NoCheckpoint(folder.to_owned()).into());
+    }
+    let (weights, _) = load_tensors(&path)?;
+    let device = open_device(config.train.device)?;
+    FrozenEncoder::load(&config.encoder, &weights, &config.augment, device)
+        .map_err(|error| CliError::Input(format!("{}: {error}", path.display())))
+}
+
+fn evaluate(
+    target: &Target,
+    key: &str,
+    title: &str,
+    measure: impl Fn(&FrozenEncoder, &Split, &Split, usize) -> Result<Accuracy, CliError>,
+) -> Result<(), CliError> {
+    let config = Run::read_config(&target.run)?;
+    let data_config = match &target.data {
+        Some(path) => DataConfig { path: Some(path.clone()), test: target.test.clone(), ..Default::default() },
+        None => DataConfig { test: target.test.clone().or(config.data.test.clone()), ..config.data.clone() },
+    };
+    let data = Dataset::open(&data_config, config.seed)?;
+    let (train, test) = labelled_splits(&data)?;
+    if data.test.is_none() {
+        eprintln!("no test images: every fifth training image of each class is held out");
+    }
+    let encoder = load_encoder(&target.run, &config)?;
+    let device = open_device(DeviceName::Cpu)?;
+    let untrained = FrozenEncoder::untrained(&config.encoder, config.seed, &config.augment, device);
+    let classes = data.classes.len();
+    let trained_accuracy = measure(&encoder, &train, &test, classes)?;
+    let untrained_accuracy = measure(&untrained, &train, &test, classes)?;
+    encoder.assert_frozen();
+
+    println!("{title} on {}: {} training, {} test images, {classes} classes", data.title, train.len(), test.len());
+    let row = |name: &str, accuracy: &Accuracy| {
+        vec![name.to_owned(), accuracy_cell(accuracy), format!("{:.1}", 100.0 * accuracy.top5)]
+    };
+    let rows = [row(config.method.name(), &trained_accuracy), row("untrained", &untrained_accuracy)];
+    println!("{}", table(&["encoder", "top-1 % (95 % interval)", "top-5 %"], &rows));
+    let result = json!({ "data": data.title, "trained": trained_accuracy, "untrained": untrained_accuracy });
+    Run::summarise(&target.run, key, result)?;
+    Ok(())
+}

@@ -1,0 +1,150 @@
+//! `sogclr loss`: any loss on given embeddings, for a cross-check against another program.
+
+use super::error::CliError;
+use crate::augment::Preset;
+use crate::config::Overrides;
+use crate::encoder::{HostTensor, NamedTensors};
+use crate::loss::{EmbeddingSets, LossInput, SetName};
+use crate::math::{Matrix, UnitRows};
+use crate::method::MethodConfig;
+use crate::state::{LOG_U, SampleState};
+use crate::storage::{load_ids, load_tensors, save_tensors};
+use clap::Args;
+use std::path::PathBuf;
+
+/// Evaluate a loss on embeddings from a file.
+///
+/// IN holds `z_a` and `z_b` [B, d] (raw; they are normalised inside), and optionally `ids` [B] i64 and `log_u` [n]
+/// (NaN: never seen). More than two views are `views_0`, `views_1`, … instead. OUT gets `loss`, `objective`, `grad_a`
+/// and `grad_b` (or `grad_views_0`, …) with respect to the raw embeddings, and the new `log_u`.
+#[derive(Args)]
+pub struct LossVerb {
+    /// Safetensors file with the embeddings
+    input: PathBuf,
+    /// sogclr or simclr
+    #[arg(long, value_name = "NAME", default_value = "sogclr")]
+    method: String,
+    /// τ
+    #[arg(long, value_name = "TAU", default_value_t = 0.1)]
+    temperature: f64,
+    /// γ, for methods with a moving average
+    #[arg(long, value_name = "GAMMA")]
+    gamma: Option<f64>,
+    /// How many of the views are large crops
+    #[arg(long, value_name = "L")]
+    large: Option<usize>,
+    /// Epoch, for schedules of γ
+    #[arg(long, value_name = "E", default_value_t = 0)]
+    epoch: usize,
+    /// Set a key of the method, e.g. variant=algorithm1
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    sets: Vec<String>,
+    /// Safetensors file for the results
+    #[arg(long, value_name = "FILE")]
+    out: PathBuf,
+}
+
+impl LossVerb {
+    pub fn run(self) -> Result<(), CliError> {
+        let method = self.method_config()?.build();
+        let loss = method.loss();
+        let (tensors, _) = load_tensors(&self.input)?;
+        let (views, names) = self.views(&tensors)?;
+        let batch = views[0].nrows();
+        let ids = load_ids(&self.input, "ids")?.unwrap_or_else(|| (0..batch).collect());
+        let wrong = |text: String| CliError::Input(format!("{}: {text}", self.input.display()));
+        if ids.len() != batch {
+            return Err(wrong(format!("ids has {} entries for {batch} rows", ids.len())));
+        }
+        let samples = ids.iter().max().map_or(0, |max| max + 1);
+        let mut state = SampleState::new(samples, loss.columns());
+        if let (Some(log_u), true) = (tensors.get(LOG_U), loss.columns().contains(&LOG_U)) {
+            if log_u.values.len() < samples {
+                return Err(wrong(format!(
+                    "log_u has {} entries, but ids go up to {}",
+                    log_u.values.len(),
+                    samples - 1
+                )));
+            }
+            state = SampleState::from_columns(log_u.values.len(), [(LOG_U.into(), log_u.values.clone())].into());
+        }
+
+        let large_views = self.large.unwrap_or(views.len());
+        if !(2..=views.len()).contains(&large_views) {
+            return Err(CliError::Input(format!("--large {large_views}: there are {} views", views.len())));
+        }
+        let named = views.into_iter().enumerate().map(|(k, view)| (SetName::View(k), UnitRows::new(view))).collect();
+        let sets = EmbeddingSets::new(named);
+        let input = LossInput {
+            sets: &sets,
+            ids: &ids,
+            labels: None,
+            large_views,
+            ours: 0..batch,
+            state: &state,
+            epoch: self.epoch,
+        };
+        let out = loss.forward(&input).map_err(|error| wrong(error.to_string()))?;
+
+        let scalar = |value: f64| HostTensor { shape: vec![1], values: vec![value as f32] };
+        let mut results = NamedTensors::new();
+        results.insert("loss".into(), scalar(out.loss));
+        results.insert("objective".into(), scalar(out.objective));
+        for (name, dz) in out.grads {
+            let SetName::View(view) = name else { continue };
+            let grad = sets.get(name).map_err(|error| wrong(error.to_string()))?.backward(0, dz);
+            let shape = grad.shape().to_vec();
+            let values = grad.into_raw_vec_and_offset().0;
+            results.insert(names[view].clone(), HostTensor { shape, values });
+        }
+        state.commit(out.update);
+        for (name, column) in state.columns() {
+            results.insert(name.to_owned(), HostTensor { shape: vec![column.len()], values: column.to_vec() });
+        }
+        save_tensors(&self.out, &results, ("format", "pt"))?;
+        println!("loss {:.6}  objective {:.6}  → {}", out.loss, out.objective, self.out.display());
+        Ok(())
+    }
+
+    /// The method with the given keys over its defaults.
+    fn method_config(&self) -> Result<MethodConfig, CliError> {
+        let unknown = || {
+            let known = MethodConfig::NAMES.join(", ");
+            CliError::Input(format!("--method {:?}: known methods are {known}", self.method))
+        };
+        let base = MethodConfig::defaults(&self.method, Preset::Imagenet).ok_or_else(unknown)?;
+        let mut overrides = Overrides(toml::Table::try_from(&base).expect("plain data"));
+        overrides.set(&format!("temperature={}", self.temperature))?;
+        if let Some(gamma) = self.gamma {
+            overrides.set(&format!("gamma={{ kind = \"constant\", value = {gamma} }}"))?;
+        }
+        for assignment in &self.sets {
+            overrides.set(assignment)?;
+        }
+        let config: MethodConfig = overrides.0.try_into().map_err(|error: toml::de::Error| {
+            CliError::Input(format!("--method {}: {}", self.method, error.to_string().trim().replace('\n', " ")))
+        })?;
+        config.check().map_err(|(key, problem)| CliError::Input(format!("{key} {problem}")))?;
+        Ok(config)
+    }
+
+    /// The views, and the names of their gradients.
+    fn views(&self, tensors: &NamedTensors) -> Result<(Vec<Matrix>, Vec<String>), CliError> {
+        let many: Vec<(String, String)> = (0..)
+            .map(|k| (format!("views_{k}"), format!("grad_views_{k}")))
+            .take_while(|(name, _)| tensors.contains_key(name))
+            .collect();
+        let pair = vec![("z_a".to_owned(), "grad_a".to_owned()), ("z_b".to_owned(), "grad_b".to_owned())];
+        let wanted = if many.is_empty() { pair } else { many };
+        let matrix = |name: &str| {
+            let tensor = tensors.get(name).ok_or_else(|| format!("tensor {name} is missing"))?;
+            let [rows, dim] = tensor.shape[..] else {
+                return Err(format!("tensor {name} has shape {:?}; expected [B, d]", tensor.shape));
+            };
+            Ok(Matrix::from_shape_vec((rows, dim), tensor.values.clone()).expect("shape and values agree"))
+        };
+        let views: Result<Vec<Matrix>, String> = wanted.iter().map(|(name, _)| matrix(name)).collect();
+        let views = views.map_err(|problem| CliError::Input(format!("{}: {problem}", self.input.display())))?;
+        Ok((views, wanted.into_iter().map(|(_, grad)| grad).collect()))
+    }
+}

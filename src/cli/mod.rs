@@ -1,0 +1,78 @@
+//! The command line: one file for each verb. Prints, asks for nothing, and exits 0, 1 (the run failed) or 2 (the
+//! input is wrong).
+
+mod config;
+mod demo;
+mod error;
+mod eval;
+mod loss;
+mod options;
+mod pretrain;
+mod progress;
+mod resume;
+
+use clap::{Parser, Subcommand};
+use error::CliError;
+use std::process::ExitCode;
+
+/// Contrastive pre-training that does not need a large batch.
+///
+/// Start with `sogclr demo`. Then point `pretrain` at a folder of images, evaluate the encoder with `eval`, and load
+/// `encoder.safetensors` from the run folder into your own tools.
+#[derive(Parser)]
+#[command(name = "sogclr", version, propagate_version = true)]
+struct Cli {
+    /// Threads to use; all cores unless given. The result does not depend on it.
+    #[arg(long, global = true, value_name = "T")]
+    threads: Option<usize>,
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Subcommand)]
+enum Verb {
+    /// See it work: train SogCLR and SimCLR on embedded images, compare both with the untrained encoder
+    Demo(demo::Demo),
+    /// Pre-train an encoder on your images
+    Pretrain(pretrain::Pretrain),
+    /// Continue a run that was stopped, killed or lost power
+    Resume(resume::Resume),
+    /// Measure a trained encoder: linear classifier or nearest neighbours
+    #[command(subcommand)]
+    Eval(eval::Eval),
+    /// Evaluate a loss on embeddings from a file, to check it against another program
+    Loss(loss::LossVerb),
+    /// Show the resolved configuration, or the reference of all keys
+    #[command(subcommand)]
+    Config(config::ConfigVerb),
+}
+
+/// Runs the program.
+pub fn main() -> ExitCode {
+    let cli = Cli::parse();
+    match run(cli) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::from(error.exit_code())
+        }
+    }
+}
+
+fn run(cli: Cli) -> Result<(), CliError> {
+    if let Some(threads) = cli.threads {
+        if threads == 0 {
+            return Err(CliError::Input("--threads is 0: use at least 1".into()));
+        }
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build_global();
+        pool.map_err(|error| CliError::Failed(format!("cannot start {threads} threads: {error}")))?;
+    }
+    match cli.verb {
+        Verb::Demo(verb) => verb.run(),
+        Verb::Pretrain(verb) => verb.run(),
+        Verb::Resume(verb) => verb.run(),
+        Verb::Eval(verb) => verb.run(),
+        Verb::Loss(verb) => verb.run(),
+        Verb::Config(verb) => verb.run(),
+    }
+}

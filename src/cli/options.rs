@@ -1,0 +1,93 @@
+//! Flags that choose data and settings; each is a short name for configuration keys.
+
+use super::error::CliError;
+use crate::config::Overrides;
+use clap::Args;
+use std::path::{Path, PathBuf};
+
+#[derive(Args, Clone, Default)]
+pub struct RunOptions {
+    /// Folder of images (any depth), CIFAR binary batches or IDX files; the embedded Fashion-MNIST if left out
+    pub data: Option<PathBuf>,
+    /// Folder with test images, if DATA has no val/ or test/ of its own
+    #[arg(long, value_name = "DIR")]
+    pub test: Option<PathBuf>,
+    /// File with one class name on each line: use only these
+    #[arg(long, value_name = "FILE")]
+    pub classes: Option<PathBuf>,
+    /// Use only N training images, the same share of each class
+    #[arg(long, value_name = "N")]
+    pub limit: Option<usize>,
+    /// Side of the crops in pixels; follows the images unless given
+    #[arg(long, value_name = "PIXELS")]
+    pub image_size: Option<usize>,
+    /// sogclr or simclr
+    #[arg(long, value_name = "NAME")]
+    pub method: Option<String>,
+    /// resnet8, 14, 20, 32, 56 (small images), resnet18, 34, 50, 101 or 152
+    #[arg(long, value_name = "NAME")]
+    pub encoder: Option<String>,
+    /// Images in each step; small ones are what SogCLR is for
+    #[arg(long, value_name = "B")]
+    pub batch: Option<usize>,
+    /// Passes over the data
+    #[arg(long, value_name = "E")]
+    pub epochs: Option<usize>,
+    /// Seed of every random choice
+    #[arg(long, value_name = "S")]
+    pub seed: Option<u64>,
+    /// cpu, wgpu or cuda
+    #[arg(long, value_name = "NAME")]
+    pub device: Option<String>,
+    /// Keep the checkpoint of every E-th epoch
+    #[arg(long, value_name = "E")]
+    pub keep_every: Option<usize>,
+    /// Recipe to start from; the other flags override it
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Set any configuration key, e.g. method.temperature=0.2 (`sogclr config reference` lists them)
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    pub sets: Vec<String>,
+}
+
+impl RunOptions {
+    /// Recipe, then `--set`, then flags.
+    pub fn overrides(&self) -> Result<Overrides, CliError> {
+        let mut overrides = match &self.config {
+            Some(path) => Overrides::from_file(path)?,
+            None => Overrides::default(),
+        };
+        for assignment in &self.sets {
+            overrides.set(assignment)?;
+        }
+        let path = |path: &Option<PathBuf>| path.as_deref().map(absolute);
+        let number = |value: Option<usize>| value.map(|v| toml::Value::Integer(v as i64));
+        let word = |value: &Option<String>| value.clone().map(toml::Value::String);
+        let flags = [
+            ("data.path", path(&self.data)),
+            ("data.test", path(&self.test)),
+            ("data.classes", path(&self.classes)),
+            ("data.limit", number(self.limit)),
+            ("data.image_size", number(self.image_size)),
+            ("method.kind", word(&self.method)),
+            ("encoder.name", word(&self.encoder)),
+            ("train.batch", number(self.batch)),
+            ("train.epochs", number(self.epochs)),
+            ("train.device", word(&self.device)),
+            ("train.keep_every", number(self.keep_every)),
+            ("seed", self.seed.map(|seed| toml::Value::Integer(seed as i64))),
+        ];
+        for (key, value) in flags {
+            if let Some(value) = value {
+                crate::config::set_key(&mut overrides.0, key, value);
+            }
+        }
+        Ok(overrides)
+    }
+}
+
+/// A path that still holds when the run is resumed from elsewhere.
+fn absolute(path: &Path) -> toml::Value {
+    let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    toml::Value::String(path.to_string_lossy().into_owned())
+}

@@ -1,0 +1,167 @@
+//! `sogclr pretrain`: from images to a trained encoder.
+
+use super::error::CliError;
+use super::options::RunOptions;
+use super::progress::{TrainProgress, counter, duration};
+use crate::comm::Solo;
+use crate::config::{Overrides, RunConfig};
+use crate::data::{Dataset, Manifest, Split};
+use crate::train::{Outcome, Run, TrainError, Trainer};
+use clap::Args;
+use serde_json::json;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// Pre-train an encoder on your images, without labels.
+///
+/// Everything has a default that fits the data; the resolved configuration is printed and kept in RUN/config.toml.
+/// The encoder is in RUN/encoder.safetensors after every checkpoint, with torchvision's parameter names. Ctrl-C writes
+/// a checkpoint; `sogclr resume RUN` goes on from there.
+#[derive(Args)]
+#[command(after_help = "Examples:\n  sogclr pretrain photos/ --out runs/photos --encoder resnet18 --batch 64\n  \
+    sogclr pretrain --config recipes/cifar10-resnet18.toml data/cifar-10-batches-bin --out runs/cifar\n\n\
+    Next: sogclr eval linear RUN   (needs labels)")]
+pub struct Pretrain {
+    #[command(flatten)]
+    options: RunOptions,
+    /// New folder for the run
+    #[arg(long, value_name = "RUN")]
+    out: PathBuf,
+}
+
+impl Pretrain {
+    pub fn run(self) -> Result<(), CliError> {
+        refuse_existing(&self.out)?;
+        let stop = stop_on_ctrl_c()?;
+        let (run, trainer, split) = prepare(&self.options.overrides()?, &self.out, Verbosity::Full)?;
+        finish(train(&run, trainer, split, &stop, "training")?, &run)
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Verbosity {
+    Full,
+    Quiet,
+}
+
+/// Resolves the configuration, checks the data and makes the run folder.
+pub fn prepare(overrides: &Overrides, out: &Path, verbosity: Verbosity) -> Result<(Run, Trainer, Split), CliError> {
+    let (config, data) = RunConfig::resolve(overrides)?;
+    if verbosity == Verbosity::Full {
+        println!("{}", config.to_toml());
+        describe(&data);
+    }
+    let mut split = data.train;
+    let bar = counter("checking images", split.len());
+    let (manifest, bad) = Manifest::build(&mut split, config.data.skip_bad, || bar.inc(1))?;
+    bar.finish_and_clear();
+    if let Some(first) = bad.first() {
+        eprintln!("left out {} unreadable images, first: {first}", bad.len());
+        if split.len() < config.train.batch {
+            let problem = format!("only {} readable images are left, fewer than the batch", split.len());
+            return Err(CliError::Input(problem));
+        }
+    }
+    let trainer = Trainer::new(&config, split.len())?;
+    let run = Run::create(out, config, &manifest)?;
+    Ok((run, trainer, split))
+}
+
+fn describe(data: &Dataset) {
+    let labels =
+        if data.train.is_labelled() { format!("{} classes", data.classes.len()) } else { "unlabelled".to_owned() };
+    let test = data.test.as_ref().map_or("no test images".to_owned(), |t| format!("{} test images", t.len()));
+    eprintln!("data: {}, {} training images, {test}, {labels}", data.title, data.train.len());
+}
+
+/// Trains to the end or to Ctrl-C, and writes the summary.
+pub fn train(
+    run: &Run,
+    mut trainer: Trainer,
+    split: Split,
+    stop: &AtomicBool,
+    label: &str,
+) -> Result<Outcome, TrainError> {
+    let (began, first_step) = (Instant::now(), trainer.step());
+    let mut progress = TrainProgress::new(label, trainer.plan().total_steps(), first_step);
+    let samples = split.len();
+    let mut last = None;
+    let outcome = trainer.train(run, Arc::new(split), &Solo, stop, |report| {
+        progress.step(report);
+        last = Some((report.loss, report.objective));
+    })?;
+    if outcome == Outcome::Finished {
+        let seconds = began.elapsed().as_secs_f64();
+        let steps = trainer.step() - first_step;
+        let summary = json!({
+            "method": run.config.method.name(),
+            "encoder": run.config.encoder,
+            "feature_dim": run.config.encoder.feature_dim(),
+            "load_with": run.config.encoder.torch_recipe(),
+            "samples": samples,
+            "steps": trainer.step(),
+            "loss": last.map(|(loss, _)| loss),
+            "objective": last.map(|(_, objective)| objective),
+            "seconds": seconds,
+            "images_per_s": (steps * run.config.train.batch) as f64 / seconds.max(1e-9),
+        });
+        Run::summarise(run.folder(), "train", summary)?;
+        eprintln!("{label}: done in {}", duration(Duration::from_secs_f64(seconds)));
+    }
+    Ok(outcome)
+}
+
+/// Says what to do next.
+pub fn finish(outcome: Outcome, run: &Run) -> Result<(), CliError> {
+    let folder = run.folder().display();
+    match outcome {
+        Outcome::Finished => {
+            println!("encoder: {folder}/encoder.safetensors");
+            println!("load it: {}", run.config.encoder.torch_recipe());
+            println!("measure it: sogclr eval linear {folder}");
+            Ok(())
+        }
+        Outcome::Stopped => {
+            println!("stopped, checkpoint written; continue with: sogclr resume {folder}");
+            Ok(())
+        }
+    }
+}
+
+/// Fails before any work is done if the folder is taken or cannot be made.
+pub fn refuse_existing(out: &Path) -> Result<(), CliError> {
+    if out.is_file() || out.read_dir().is_ok_and(|mut entries| entries.next().is_some()) {
+        return Err(TrainError::Exists(out.to_owned()).into());
+    }
+    let mut existing = out;
+    while !existing.exists() {
+        match existing.parent() {
+            Some(parent) if !parent.as_os_str().is_empty() => existing = parent,
+            _ => existing = Path::new("."),
+        }
+    }
+    let unwritable = |reason: String| CliError::Input(format!("cannot write to {}: {reason}", existing.display()));
+    if !existing.is_dir() {
+        return Err(unwritable("it is not a folder".into()));
+    }
+    let probe = existing.join(format!(".sogclr-{}", std::process::id()));
+    std::fs::write(&probe, b"").map_err(|error| unwritable(format!("{error}; choose another --out")))?;
+    let _ = std::fs::remove_file(probe);
+    Ok(())
+}
+
+/// The first Ctrl-C asks training to stop, the second ends the program.
+pub fn stop_on_ctrl_c() -> Result<Arc<AtomicBool>, CliError> {
+    let stop = Arc::new(AtomicBool::new(false));
+    let flag = stop.clone();
+    let handler = move || {
+        if flag.swap(true, Ordering::Relaxed) {
+            std::process::exit(130);
+        }
+        eprintln!("\nstopping after this step (Ctrl-C again to end at once)");
+    };
+    ctrlc::set_handler(handler).map_err(|error| CliError::Failed(format!("cannot catch Ctrl-C: {error}")))?;
+    Ok(stop)
+}

@@ -1,0 +1,99 @@
+//! Progress: a bar on a terminal, plain lines elsewhere. All on standard error.
+
+use crate::train::StepReport;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use std::io::IsTerminal;
+use std::time::{Duration, Instant};
+
+/// Seconds between plain lines.
+const LINE_EVERY: Duration = Duration::from_secs(10);
+
+/// A bar that counts to `total`, or nothing without a terminal.
+pub fn counter(what: &'static str, total: usize) -> ProgressBar {
+    let bar = ProgressBar::with_draw_target(Some(total as u64), ProgressDrawTarget::stderr());
+    let style = ProgressStyle::with_template("{msg} [{bar:30}] {pos}/{len} {eta}").expect("a valid template");
+    bar.set_style(style.progress_chars("=> "));
+    bar.set_message(what);
+    bar
+}
+
+/// Progress of training.
+pub struct TrainProgress {
+    bar: Option<ProgressBar>,
+    label: String,
+    began: Instant,
+    first_step: usize,
+    last_line: Instant,
+    last_epoch: usize,
+    /// Exponential means over recent steps.
+    seconds: Option<f64>,
+    wait: f64,
+}
+
+impl TrainProgress {
+    pub fn new(label: &str, total_steps: usize, first_step: usize) -> Self {
+        let bar = std::io::stderr().is_terminal().then(|| {
+            let bar = ProgressBar::new(total_steps as u64).with_position(first_step as u64);
+            let style = ProgressStyle::with_template("{prefix} [{bar:24}] {msg}").expect("a valid template");
+            bar.set_style(style.progress_chars("=> "));
+            bar.set_prefix(label.to_owned());
+            bar
+        });
+        let now = Instant::now();
+        Self {
+            bar,
+            label: label.to_owned(),
+            began: now,
+            first_step,
+            last_line: now,
+            last_epoch: usize::MAX,
+            seconds: None,
+            wait: 0.0,
+        }
+    }
+
+    pub fn step(&mut self, report: &StepReport) {
+        let seconds = report.elapsed.as_secs_f64();
+        let blend = |old: f64, new: f64| 0.95 * old + 0.05 * new;
+        self.seconds = Some(self.seconds.map_or(seconds, |old| blend(old, seconds)));
+        self.wait = blend(self.wait, report.waited.as_secs_f64() / seconds.max(1e-9));
+        let finished = report.step == report.total_steps;
+        let epoch = report.step / report.steps_per_epoch;
+        if let Some(bar) = &self.bar {
+            bar.set_position(report.step as u64);
+            bar.set_message(self.text(report));
+            if finished {
+                bar.finish();
+            }
+        } else if self.last_line.elapsed() >= LINE_EVERY || finished || self.last_epoch == usize::MAX {
+            eprintln!("{} {}", self.label, self.text(report));
+            self.last_line = Instant::now();
+        }
+        self.last_epoch = epoch;
+    }
+
+    fn text(&self, report: &StepReport) -> String {
+        let epochs = report.total_steps / report.steps_per_epoch;
+        let epoch = report.step as f64 / report.steps_per_epoch as f64;
+        let done = (report.step - self.first_step).max(1) as f64;
+        let per_step = self.began.elapsed().as_secs_f64() / done;
+        let left = Duration::from_secs_f64(per_step * (report.total_steps - report.step) as f64);
+        let speed = report.batch as f64 / self.seconds.unwrap_or(1.0).max(1e-9);
+        format!(
+            "epoch {epoch:.1}/{epochs} step {}/{} · {speed:.0} images/s · data wait {:.0}% · loss {:.4} · objective {:.4} · {} left",
+            report.step,
+            report.total_steps,
+            100.0 * self.wait,
+            report.loss,
+            report.objective,
+            duration(left)
+        )
+    }
+}
+
+/// 3:07 or 2:03:07.
+pub fn duration(time: Duration) -> String {
+    let seconds = time.as_secs();
+    let (hours, minutes, seconds) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
+    if hours > 0 { format!("{hours}:{minutes:02}:{seconds:02}") } else { format!("{minutes}:{seconds:02}") }
+}

@@ -1,0 +1,33 @@
+//! `sogclr resume`: continue a run exactly where its last checkpoint left it.
+
+use super::error::CliError;
+use super::pretrain::{finish, stop_on_ctrl_c, train};
+use crate::train::{Run, Trainer};
+use clap::Args;
+use std::path::PathBuf;
+
+/// Continue a run that was stopped, killed or lost power.
+///
+/// Goes on from the last complete checkpoint, inside the epoch, and ends with the same bytes as a run that was never
+/// interrupted. Refuses if the images changed.
+#[derive(Args)]
+pub struct Resume {
+    /// Folder that `sogclr pretrain --out` made
+    run: PathBuf,
+}
+
+impl Resume {
+    pub fn run(self) -> Result<(), CliError> {
+        let run = Run::open(&self.run)?;
+        let data = run.open_data()?;
+        let trainer = Trainer::restore(&run.config, data.train.len(), run.latest()?)?;
+        let (done, total) = (trainer.step(), trainer.plan().total_steps());
+        if done == total {
+            println!("{} is complete ({total} steps)", self.run.display());
+            return Ok(());
+        }
+        eprintln!("continuing at step {done} of {total}");
+        let stop = stop_on_ctrl_c()?;
+        finish(train(&run, trainer, data.train, &stop, "training")?, &run)
+    }
+}

@@ -1,0 +1,142 @@
+//! Defaults that fit the data: image size, augmentation, encoder, method and optimiser.
+
+use super::merge::lay_over;
+use super::{ConfigError, DeviceName, Overrides, RunConfig, TrainConfig};
+use crate::augment::{AugmentConfig, Preset};
+use crate::data::{DataConfig, Dataset};
+use crate::encoder::{EncoderConfig, EncoderName, HeadConfig, Stem};
+use crate::method::MethodConfig;
+use crate::optim::{AdamW, Lars, LearningRate, OptimizerConfig, PaperMomentum, Scaling, Sgd};
+use serde::de::DeserializeOwned;
+use toml::{Table, Value};
+
+/// Opens the data that `overrides` names and completes the configuration.
+pub(super) fn resolve(overrides: &Overrides) -> Result<(RunConfig, Dataset), ConfigError> {
+    let user = &overrides.0;
+    let seed = user.get("seed").map_or(Ok(0), |value| parse("seed", value.clone()))?;
+    let mut data_table = table(&DataConfig::default());
+    if let Some(Value::Table(given)) = user.get("data") {
+        lay_over(&mut data_table, given);
+    }
+    let data_config: DataConfig = parse("data", Value::Table(data_table))?;
+    let data = Dataset::open(&data_config, seed)?;
+
+    let size = match user.get("augment").and_then(|a| a.get("views")) {
+        Some(views) => largest_size(views).unwrap_or(224),
+        None => data_config.image_size.unwrap_or_else(|| default_size(&data)),
+    };
+    let preset = match user.get("augment").and_then(|a| a.get("preset")) {
+        Some(value) => parse("augment.preset", value.clone())?,
+        None if data.is_grey => Preset::Grey,
+        None if size <= 64 => Preset::Cifar,
+        None => Preset::Imagenet,
+    };
+    let name = match user.get("encoder").and_then(|e| e.get("name")) {
+        Some(value) => parse("encoder.name", value.clone())?,
+        None if size <= 40 => EncoderName::Resnet20,
+        None if size <= 64 => EncoderName::Resnet18,
+        None => EncoderName::Resnet50,
+    };
+    let stem = if size <= 64 { Stem::Cifar } else { Stem::Imagenet };
+    let mut encoder_table = table(&EncoderConfig { name, width: 1.0, stem });
+    if let Some(Value::Table(given)) = user.get("encoder") {
+        lay_over(&mut encoder_table, given);
+    }
+    let encoder: EncoderConfig = parse("encoder", Value::Table(encoder_table))?;
+
+    let method_name = overrides.string("method.kind").unwrap_or("sogclr");
+    let method = MethodConfig::defaults(method_name, preset).ok_or_else(|| {
+        let known = MethodConfig::NAMES.join(", ");
+        value_error("method.kind", format!("is {method_name:?}; known methods are {known}"))
+    })?;
+    let (optimizer, learning_rate) = optimizer(overrides.string("optimizer.kind"), preset)?;
+    let epochs = match user.get("train").and_then(|t| t.get("epochs")).and_then(Value::as_integer) {
+        Some(epochs) => epochs.max(0) as f64,
+        None => 100.0,
+    };
+    let hidden = encoder.feature_dim().clamp(128, 2048);
+    let batch = if data.train.len() >= 512 { 256 } else { (data.train.len() / 2).max(2) };
+    let base = RunConfig {
+        seed,
+        data: data_config,
+        train: TrainConfig {
+            batch,
+            epochs: epochs as usize,
+            device: DeviceName::Cpu,
+            checkpoint_minutes: 10.0,
+            keep_every: None,
+        },
+        method,
+        encoder,
+        head: HeadConfig { layers: 2, hidden, output: 128 },
+        learning_rate: LearningRate { warmup_epochs: (epochs / 10.0).min(10.0), ..learning_rate },
+        optimizer,
+        augment: AugmentConfig::preset(preset, size),
+    };
+    let mut merged = table(&base);
+    lay_over(&mut merged, user);
+    Ok((parse("", Value::Table(merged))?, data))
+}
+
+/// The optimiser's defaults and the learning rate that suits it.
+fn optimizer(kind: Option<&str>, preset: Preset) -> Result<(OptimizerConfig, LearningRate), ConfigError> {
+    let small = matches!(preset, Preset::Cifar | Preset::Grey);
+    let rate = |base, scaling| LearningRate { base, scaling, warmup_epochs: 0.0 };
+    let weight_decay = if small { 1e-4 } else { 1e-6 };
+    Ok(match kind.unwrap_or("lars") {
+        "lars" => {
+            // 0.075·√B is the paper's; 0.2·√B its authors' for SimCLR on CIFAR.
+            let base = if small { 0.2 } else { 0.075 };
+            let lars = Lars { momentum: 0.9, weight_decay, trust: 0.001 };
+            (OptimizerConfig::Lars(lars), rate(base, Scaling::Sqrt))
+        }
+        "sgd" => {
+            let sgd = Sgd { momentum: 0.9, nesterov: false, weight_decay: 1e-4 };
+            (OptimizerConfig::Sgd(sgd), rate(0.3, Scaling::Linear))
+        }
+        "adamw" => {
+            let adamw = AdamW { beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weight_decay: 1e-2 };
+            (OptimizerConfig::Adamw(adamw), rate(1e-3, Scaling::None))
+        }
+        "momentum" => (OptimizerConfig::Momentum(PaperMomentum { beta: 0.1 }), rate(3.0, Scaling::Linear)),
+        other => {
+            let problem = format!("is {other:?}; known optimisers are lars, sgd, adamw, momentum");
+            return Err(value_error("optimizer.kind", problem));
+        }
+    })
+}
+
+/// The side of a crop: the images' own where they are small, 224 at most.
+fn default_size(data: &Dataset) -> usize {
+    if let Some(size) = data.native_size {
+        return size.min(224);
+    }
+    let mut sides = Vec::new();
+    for id in (0..data.train.len()).take(16) {
+        // A broken image is reported, with all others, by the check before training.
+        if let Ok(image) = data.train.image(id) {
+            sides.push(image.height.min(image.width));
+        }
+    }
+    let shortest = sides.into_iter().min().unwrap_or(224);
+    [224, 160, 128, 96, 64].into_iter().find(|&size| size <= shortest).unwrap_or(shortest.max(8))
+}
+
+fn largest_size(views: &Value) -> Option<usize> {
+    views.as_array()?.iter().filter_map(|group| group.get("size")?.as_integer()).max().map(|size| size as usize)
+}
+
+fn table(value: &impl serde::Serialize) -> Table {
+    Table::try_from(value).expect("a configuration is plain data")
+}
+
+fn parse<T: DeserializeOwned>(key: &str, value: Value) -> Result<T, ConfigError> {
+    value.try_into().map_err(|error: toml::de::Error| {
+        let message = error.to_string().trim().replace('\n', " ");
+        ConfigError::Key(if key.is_empty() { message } else { format!("{key}: {message}") })
+    })
+}
+
+fn value_error(key: &str, problem: String) -> ConfigError {
+    ConfigError::Value { key: key.into(), problem }
+}

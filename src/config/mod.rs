@@ -1,0 +1,89 @@
+//! The configuration of a run: one type, fully resolved before anything is written. What the user gave (recipe
+//! file, `--set`, flags) is laid over defaults that fit the data; unknown keys fail.
+
+mod defaults;
+mod merge;
+mod reference;
+mod validate;
+
+pub use merge::{Overrides, set_key};
+pub use reference::reference_markdown;
+
+use crate::augment::AugmentConfig;
+use crate::data::{DataConfig, DataError, Dataset};
+use crate::encoder::{EncoderConfig, HeadConfig};
+use crate::method::MethodConfig;
+use crate::optim::{LearningRate, OptimizerConfig};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+
+/// Everything that decides the result of a run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RunConfig {
+    /// Seed of every random choice: weights, order, augmentation, subset.
+    pub seed: u64,
+    pub data: DataConfig,
+    pub train: TrainConfig,
+    pub method: MethodConfig,
+    pub encoder: EncoderConfig,
+    pub head: HeadConfig,
+    pub learning_rate: LearningRate,
+    pub optimizer: OptimizerConfig,
+    pub augment: AugmentConfig,
+}
+
+/// The training loop.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct TrainConfig {
+    /// Images in each step, over all processes.
+    pub batch: usize,
+    /// Passes over the data.
+    pub epochs: usize,
+    /// cpu, wgpu or cuda.
+    pub device: DeviceName,
+    /// Minutes between checkpoints; 0 writes one after every step.
+    pub checkpoint_minutes: f64,
+    /// Keep the checkpoint of every E-th epoch; absent: only the newest ones.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub keep_every: Option<usize>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum DeviceName {
+    Cpu,
+    Wgpu,
+    Cuda,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    #[error("cannot read the recipe {path}: {source}")]
+    Read { path: PathBuf, source: std::io::Error },
+    #[error("{origin}: {message}")]
+    Syntax { origin: String, message: String },
+    #[error("configuration: {0}; `sogclr config reference` lists all keys")]
+    Key(String),
+    #[error("configuration key {key} {problem}")]
+    Value { key: String, problem: String },
+    #[error("{0} is not in this build: build it again with `--features {0}`, or use --device cpu")]
+    Device(&'static str),
+    #[error(transparent)]
+    Data(#[from] DataError),
+}
+
+impl RunConfig {
+    /// Lays `overrides` over defaults that fit the data, and checks the result against the data.
+    pub fn resolve(overrides: &Overrides) -> Result<(Self, Dataset), ConfigError> {
+        let (config, data) = defaults::resolve(overrides)?;
+        config.validate(data.train.len())?;
+        Ok((config, data))
+    }
+
+    pub fn to_toml(&self) -> String {
+        toml::to_string(self).expect("a configuration is plain data")
+    }
+}

@@ -1,0 +1,68 @@
+//! Checks before the hours are spent: every value is possible, and possible for this data.
+
+use super::{ConfigError, DeviceName, RunConfig};
+
+impl RunConfig {
+    /// Refuses what cannot work with `samples` training images.
+    pub(super) fn validate(&self, samples: usize) -> Result<(), ConfigError> {
+        let require = |holds: bool, key: &str, problem: String| match holds {
+            true => Ok(()),
+            false => Err(ConfigError::Value { key: key.into(), problem }),
+        };
+        let batch = self.train.batch;
+        require(batch >= 2, "train.batch", format!("is {batch}; a contrastive batch has at least 2 images"))?;
+        let problem = format!("is {batch}, but there are only {samples} training images: lower --batch");
+        require(batch <= samples, "train.batch", problem)?;
+        require(self.train.epochs >= 1, "train.epochs", "is 0; train for at least 1 epoch".into())?;
+        let minutes = self.train.checkpoint_minutes;
+        require(minutes >= 0.0, "train.checkpoint_minutes", format!("is {minutes}; it must be 0 or more"))?;
+        require(self.train.keep_every != Some(0), "train.keep_every", "is 0; leave it out to keep none".into())?;
+
+        self.method.check().map_err(|(key, problem)| ConfigError::Value { key, problem })?;
+
+        let width = self.encoder.width;
+        let problem = format!("is {width}; it must lie between 0.0625 and 16");
+        require((0.0625..=16.0).contains(&width), "encoder.width", problem)?;
+        let head = &self.head;
+        let problem = format!("is {}; heads have 2, 3 or 4 layers", head.layers);
+        require((2..=4).contains(&head.layers), "head.layers", problem)?;
+        require(head.hidden >= 1, "head.hidden", "is 0".into())?;
+        require(head.output >= 2, "head.output", format!("is {}; at least 2", head.output))?;
+
+        let rate = &self.learning_rate;
+        let problem = format!("is {}; it must be a positive number", rate.base);
+        require(rate.base > 0.0 && rate.base.is_finite(), "learning_rate.base", problem)?;
+        let problem = format!("is {}; the run has {} epochs", rate.warmup_epochs, self.train.epochs);
+        let fits = (0.0..=self.train.epochs as f64).contains(&rate.warmup_epochs);
+        require(fits, "learning_rate.warmup_epochs", problem)?;
+
+        let augment = &self.augment;
+        require(augment.view_count() >= 2, "augment.views", "has fewer than 2 crops of each image".into())?;
+        let large = augment.views[0].count;
+        require(large >= 2, "augment.views", format!("has {large} crop in its first group; positives need 2"))?;
+        for group in &augment.views {
+            let [low, high] = group.scale;
+            let problem = format!("has scale {low}–{high}; it must lie within 0–1 and rise");
+            require(0.0 < low && low <= high && high <= 1.0, "augment.views", problem)?;
+            require(group.size >= 4, "augment.views", format!("has size {}; at least 4 pixels", group.size))?;
+        }
+        let (jitter, blur) = (&augment.jitter, &augment.blur);
+        for (key, p) in [
+            ("augment.flip", augment.flip),
+            ("augment.grey", augment.grey),
+            ("augment.jitter.probability", jitter.probability),
+            ("augment.blur.probability", blur.probability),
+        ] {
+            require((0.0..=1.0).contains(&p), key, format!("is {p}; a probability lies between 0 and 1"))?;
+        }
+        let positive_sigma = blur.sigma[0] > 0.0 && blur.sigma[0] <= blur.sigma[1];
+        require(positive_sigma, "augment.blur.sigma", format!("is {:?}; it must be positive and rise", blur.sigma))?;
+        require(augment.std.iter().all(|&s| s > 0.0), "augment.std", "must be positive".into())?;
+
+        match self.train.device {
+            DeviceName::Wgpu if cfg!(not(feature = "wgpu")) => Err(ConfigError::Device("wgpu")),
+            DeviceName::Cuda if cfg!(not(feature = "cuda")) => Err(ConfigError::Device("cuda")),
+            _ => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,30 @@
+//! Weighted k-nearest-neighbour vote: cosine similarity s, weight exp(s/0.07).
+
+use super::{Accuracy, Labelled};
+use crate::math::{UnitRows, map_rows};
+
+const TEMPERATURE: f64 = 0.07;
+
+/// The vote of the `k` nearest training features for each class. `[queries][classes]`
+pub fn knn_scores(train: &Labelled, queries: &crate::math::Matrix, classes: usize, k: usize) -> Vec<Vec<f64>> {
+    let keys = UnitRows::new(train.features.clone());
+    let queries = UnitRows::new(queries.clone());
+    map_rows(queries.matrix().view(), keys.matrix(), |_, s| {
+        let mut order: Vec<usize> = (0..s.len()).collect();
+        let k = k.min(order.len());
+        let by_similarity = |&a: &usize, &b: &usize| s[b].total_cmp(&s[a]).then(a.cmp(&b));
+        order.select_nth_unstable_by(k - 1, by_similarity);
+        order[..k].sort_unstable_by(by_similarity);
+        let mut votes = vec![0.0; classes];
+        for &row in &order[..k] {
+            votes[train.labels[row] as usize] += (f64::from(s[row]) / TEMPERATURE).exp();
+        }
+        votes
+    })
+}
+
+/// Accuracy of the vote on labelled test features.
+pub fn knn_predict(train: &Labelled, test: &Labelled, classes: usize, k: usize) -> Accuracy {
+    let scores = knn_scores(train, &test.features, classes, k);
+    Accuracy::from_scores(scores.iter().map(Vec::as_slice), &test.labels)
+}

@@ -1,0 +1,34 @@
+//! Evaluation of a frozen encoder: linear classifier and nearest neighbours on the features before the head.
+//! Never imports training.
+//!
+//! Adding one: a new file here, and a verb in `cli`.
+
+mod accuracy;
+mod features;
+mod knn;
+mod linear_fast;
+mod linear_paper;
+mod logistic;
+mod split;
+
+pub use accuracy::Accuracy;
+pub use features::{FrozenEncoder, Labelled};
+pub use knn::{knn_predict, knn_scores};
+pub use linear_fast::linear_fast;
+pub use linear_paper::{PaperProtocol, linear_paper};
+pub use logistic::{LinearClassifier, fit_logistic};
+pub use split::labelled_splits;
+
+#[derive(Debug, thiserror::Error)]
+pub enum EvalError {
+    #[error(transparent)]
+    Data(#[from] crate::data::DataError),
+    #[error(transparent)]
+    Params(#[from] crate::encoder::ParamError),
+    #[error("{0} has no labels: evaluation needs a folder for each class, or another DATA")]
+    NoLabels(String),
+    #[error("{0} has only one class: evaluation needs at least two")]
+    OneClass(String),
+    #[error("the encoder gave features that are not finite: its weights are broken")]
+    NonFinite,
+}

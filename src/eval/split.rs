@@ -1,0 +1,19 @@
+//! Labelled training and test images for an evaluation.
+
+use super::EvalError;
+use crate::data::{Dataset, Split};
+
+/// The two splits. Data without a test split gives every fifth image of each class for testing.
+pub fn labelled_splits(data: &Dataset) -> Result<(Split, Split), EvalError> {
+    let labelled = data.test.as_ref().is_none_or(Split::is_labelled) && data.train.is_labelled();
+    if !labelled {
+        return Err(EvalError::NoLabels(data.title.clone()));
+    }
+    if data.classes.len() < 2 {
+        return Err(EvalError::OneClass(data.title.clone()));
+    }
+    Ok(match &data.test {
+        Some(test) => (data.train.clone(), test.clone()),
+        None => data.train.hold_out(5),
+    })
+}

@@ -1,0 +1,59 @@
+//! Files that are either whole or absent: temporary file, fsync, rename. And tensors in safetensors files.
+
+mod tensors;
+
+pub use tensors::{load_ids, load_tensors, save_tensors};
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+#[derive(Debug, thiserror::Error)]
+pub enum StorageError {
+    #[error("cannot write {path}: {source}; free some space or choose another --out, earlier results are intact")]
+    Write { path: PathBuf, source: io::Error },
+    #[error("cannot read {path}: {source}")]
+    Read { path: PathBuf, source: io::Error },
+    #[error("{path} is not a usable safetensors file: {cause}")]
+    Tensors { path: PathBuf, cause: String },
+}
+
+/// Replaces `path` by `bytes` in one step; a crash at any moment leaves the old file or the new one.
+pub fn write_atomic(path: &Path, bytes: &[u8]) -> Result<(), StorageError> {
+    let temporary = path.with_extension("partial");
+    let write = || {
+        let mut file = File::create(&temporary)?;
+        file.write_all(bytes)?;
+        file.sync_all()?;
+        std::fs::rename(&temporary, path)?;
+        // The rename itself must survive a power cut.
+        let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        File::open(folder)?.sync_all()
+    };
+    write().map_err(|source| {
+        let _ = std::fs::remove_file(&temporary);
+        StorageError::Write { path: path.to_owned(), source }
+    })
+}
+
+/// Reads a whole file.
+pub fn read(path: &Path) -> Result<Vec<u8>, StorageError> {
+    std::fs::read(path).map_err(|source| StorageError::Read { path: path.to_owned(), source })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failed_write_leaves_the_old_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.json");
+        write_atomic(&path, b"old").unwrap();
+        // A folder where the temporary file should go makes the write fail.
+        std::fs::create_dir(path.with_extension("partial")).unwrap();
+        let error = write_atomic(&path, b"new").unwrap_err().to_string();
+        assert!(error.contains("a.json"), "{error}");
+        assert_eq!(std::fs::read(&path).unwrap(), b"old");
+    }
+}

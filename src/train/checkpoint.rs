@@ -1,0 +1,79 @@
+//! Checkpoints: everything that decides the rest of the run, in one safetensors file.
+
+use super::TrainError;
+use crate::encoder::{HostTensor, NamedTensors};
+use crate::state::SampleState;
+use crate::storage::{load_tensors, save_tensors};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// Raised when the meaning of a checkpoint's content changes.
+const VERSION: u32 = 1;
+const KEY: &str = "sogclr";
+
+#[derive(Serialize, Deserialize)]
+struct Header {
+    version: u32,
+    step: usize,
+    samples: usize,
+    method: String,
+}
+
+/// The state of a run after `step` steps.
+pub struct Checkpoint {
+    pub step: usize,
+    pub method: String,
+    pub model: NamedTensors,
+    pub optimizer: NamedTensors,
+    pub method_tensors: NamedTensors,
+    pub state: SampleState,
+}
+
+impl Checkpoint {
+    pub fn save(&self, path: &Path) -> Result<(), TrainError> {
+        let header =
+            Header { version: VERSION, step: self.step, samples: self.state.samples(), method: self.method.clone() };
+        let mut tensors = NamedTensors::new();
+        let groups = [("model", &self.model), ("optimizer", &self.optimizer), ("method", &self.method_tensors)];
+        for (group, content) in groups {
+            tensors.extend(content.iter().map(|(name, tensor)| (format!("{group}.{name}"), tensor.clone())));
+        }
+        for (name, column) in self.state.columns() {
+            let tensor = HostTensor { shape: vec![column.len()], values: column.to_vec() };
+            tensors.insert(format!("state.{name}"), tensor);
+        }
+        let header = serde_json::to_string(&header).expect("plain data");
+        Ok(save_tensors(path, &tensors, (KEY, &header))?)
+    }
+
+    pub fn load(path: &Path) -> Result<Self, TrainError> {
+        let misfit = |cause: String| TrainError::Checkpoint { path: path.to_owned(), cause };
+        let (tensors, metadata) = load_tensors(path)?;
+        let header = metadata.get(KEY).ok_or_else(|| misfit("it is not a checkpoint of sogclr".into()))?;
+        let header: Header = serde_json::from_str(header).map_err(|e| misfit(e.to_string()))?;
+        if header.version != VERSION {
+            let cause = format!("it has version {}, this program reads version {VERSION}", header.version);
+            return Err(misfit(cause));
+        }
+        let mut groups = BTreeMap::<String, NamedTensors>::new();
+        for (name, tensor) in tensors {
+            let (group, rest) = name.split_once('.').ok_or_else(|| misfit(format!("unexpected tensor {name}")))?;
+            groups.entry(group.to_owned()).or_default().insert(rest.to_owned(), tensor);
+        }
+        let mut group = |name: &str| groups.remove(name).unwrap_or_default();
+        let columns: BTreeMap<String, Vec<f32>> =
+            group("state").into_iter().map(|(name, tensor)| (name, tensor.values)).collect();
+        if let Some((name, column)) = columns.iter().find(|(_, column)| column.len() != header.samples) {
+            return Err(misfit(format!("column {name} has {} values for {} samples", column.len(), header.samples)));
+        }
+        Ok(Self {
+            step: header.step,
+            method: header.method,
+            model: group("model"),
+            optimizer: group("optimizer"),
+            method_tensors: group("method"),
+            state: SampleState::from_columns(header.samples, columns),
+        })
+    }
+}

@@ -1,0 +1,43 @@
+//! From a device's name to burn's device.
+
+use super::TrainError;
+use crate::config::DeviceName;
+use burn::tensor::Device;
+
+/// Opens the device. A GPU that is not there is an error here, not a crash in the first step.
+pub fn open_device(name: DeviceName) -> Result<Device, TrainError> {
+    match name {
+        DeviceName::Cpu => Ok(Device::flex()),
+        #[cfg(feature = "wgpu")]
+        DeviceName::Wgpu => probe("wgpu", || Device::wgpu(burn::tensor::DeviceKind::DefaultDevice)),
+        #[cfg(feature = "cuda")]
+        DeviceName::Cuda => probe("cuda", || Device::cuda(0_usize)),
+        #[cfg(not(feature = "wgpu"))]
+        DeviceName::Wgpu => Err(crate::config::ConfigError::Device("wgpu").into()),
+        #[cfg(not(feature = "cuda"))]
+        DeviceName::Cuda => Err(crate::config::ConfigError::Device("cuda").into()),
+    }
+}
+
+/// Runs one addition on the device: GPU runtimes report a missing driver by a panic at first use.
+#[cfg(any(feature = "wgpu", feature = "cuda"))]
+fn probe(name: &'static str, open: impl FnOnce() -> Device + std::panic::UnwindSafe) -> Result<Device, TrainError> {
+    let hook = std::panic::take_hook();
+    std::panic::set_hook(Box::new(|_| {}));
+    let outcome = std::panic::catch_unwind(|| {
+        let device = open();
+        let sum: f32 = burn::tensor::Tensor::<1>::ones([2], &device).sum().into_scalar();
+        (device, sum)
+    });
+    std::panic::set_hook(hook);
+    match outcome {
+        Ok((device, sum)) if sum == 2.0 => Ok(device),
+        Ok(_) => Err(TrainError::Device { device: name, cause: "it cannot add".into() }),
+        Err(panic) => {
+            let text = panic.downcast_ref::<String>().cloned();
+            let text = text.or_else(|| panic.downcast_ref::<&str>().map(|s| s.to_string()));
+            let cause = text.unwrap_or_default().lines().next().unwrap_or("no message").to_owned();
+            Err(TrainError::Device { device: name, cause })
+        }
+    }
+}

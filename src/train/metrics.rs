@@ -1,0 +1,83 @@
+//! `metrics.jsonl`: one line for each reported step, continued without gaps or repeats after a resume.
+
+use crate::storage::{StorageError, write_atomic};
+use serde::{Deserialize, Serialize};
+use std::fs::{File, OpenOptions};
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+
+/// One line.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Metric {
+    /// Steps done, from 1.
+    pub step: usize,
+    /// Epochs done, with fraction.
+    pub epoch: f64,
+    pub loss: f64,
+    /// Running estimate of the global objective.
+    pub objective: f64,
+    pub lr: f64,
+    /// Images per second since the last line.
+    pub images_per_s: f64,
+    /// Share of that time spent waiting for data.
+    pub data_wait: f64,
+}
+
+/// The open file.
+pub struct Metrics {
+    path: PathBuf,
+    file: File,
+}
+
+impl Metrics {
+    /// Opens the file and drops every line after `step`, and a last line cut off by a crash.
+    pub fn open(path: &Path, step: usize) -> Result<Self, StorageError> {
+        let kept: String = Self::read(path).iter().filter(|m| m.step <= step).map(line).collect();
+        write_atomic(path, kept.as_bytes())?;
+        let error = |source| StorageError::Write { path: path.to_owned(), source };
+        let file = OpenOptions::new().append(true).open(path).map_err(error)?;
+        Ok(Self { path: path.to_owned(), file })
+    }
+
+    /// Every whole line; none if there is no file.
+    pub fn read(path: &Path) -> Vec<Metric> {
+        let Ok(file) = File::open(path) else { return Vec::new() };
+        BufReader::new(file).lines().map_while(Result::ok).map_while(|l| serde_json::from_str(&l).ok()).collect()
+    }
+
+    pub fn append(&mut self, metric: &Metric) -> Result<(), StorageError> {
+        let source = self.file.write_all(line(metric).as_bytes());
+        source.map_err(|source| StorageError::Write { path: self.path.clone(), source })
+    }
+
+    /// Makes the lines so far survive a crash; called before a checkpoint that counts on them.
+    pub fn sync(&self) -> Result<(), StorageError> {
+        self.file.sync_data().map_err(|source| StorageError::Write { path: self.path.clone(), source })
+    }
+}
+
+fn line(metric: &Metric) -> String {
+    serde_json::to_string(metric).expect("plain data") + "\n"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn metric(step: usize) -> Metric {
+        Metric { step, epoch: 0.5, loss: -1.0, objective: 0.25, lr: 0.1, images_per_s: 10.0, data_wait: 0.0 }
+    }
+
+    #[test]
+    fn reopening_drops_later_and_broken_lines() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("metrics.jsonl");
+        let mut file = Metrics::open(&path, 0).unwrap();
+        (1..=4).for_each(|step| file.append(&metric(step)).unwrap());
+        file.file.write_all(b"{\"step\": 5, \"lo").unwrap();
+        let mut file = Metrics::open(&path, 3).unwrap();
+        file.append(&metric(4)).unwrap();
+        let steps: Vec<usize> = Metrics::read(&path).iter().map(|m| m.step).collect();
+        assert_eq!(steps, [1, 2, 3, 4]);
+    }
+}

@@ -1,0 +1,17 @@
+//! Training: the step, the loop around it, checkpoints and the run folder.
+
+mod checkpoint;
+mod device;
+mod error;
+mod metrics;
+mod run;
+mod step;
+mod trainer;
+
+pub use checkpoint::Checkpoint;
+pub use device::open_device;
+pub use error::TrainError;
+pub use metrics::{Metric, Metrics};
+pub use run::Run;
+pub use step::{StepOutput, step};
+pub use trainer::{Outcome, StepReport, Trainer};

@@ -1,0 +1,139 @@
+//! The run folder: `config.toml`, `manifest.jsonl`, `metrics.jsonl`, `checkpoints/`, `encoder.safetensors`,
+//! `summary.json`.
+
+use super::{Checkpoint, TrainError};
+use crate::config::{Overrides, RunConfig};
+use crate::data::{DataError, Dataset, Manifest};
+use crate::encoder::NamedTensors;
+use crate::storage::{StorageError, read, save_tensors, write_atomic};
+use serde_json::{Map, Value};
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+/// How many of the newest checkpoints stay, beside those of `keep_every`.
+const NEWEST: usize = 2;
+
+/// An open run folder, locked against a second process.
+pub struct Run {
+    folder: PathBuf,
+    pub config: RunConfig,
+    _lock: File,
+}
+
+impl Run {
+    /// Makes a new folder and writes configuration and manifest; refuses one that holds anything.
+    pub fn create(folder: &Path, config: RunConfig, manifest: &Manifest) -> Result<Self, TrainError> {
+        if folder.read_dir().is_ok_and(|mut entries| entries.next().is_some()) {
+            return Err(TrainError::Exists(folder.to_owned()));
+        }
+        let checkpoints = folder.join("checkpoints");
+        std::fs::create_dir_all(&checkpoints)
+            .map_err(|source| StorageError::Write { path: folder.to_owned(), source })?;
+        let lock = lock(folder)?;
+        write_atomic(&folder.join("manifest.jsonl"), manifest.to_jsonl().as_bytes())?;
+        write_atomic(&folder.join("config.toml"), config.to_toml().as_bytes())?;
+        Ok(Self { folder: folder.to_owned(), config, _lock: lock })
+    }
+
+    /// Opens the folder of an earlier run for writing.
+    pub fn open(folder: &Path) -> Result<Self, TrainError> {
+        let config = Self::read_config(folder)?;
+        Ok(Self { folder: folder.to_owned(), config, _lock: lock(folder)? })
+    }
+
+    /// The configuration of a run, without opening it.
+    pub fn read_config(folder: &Path) -> Result<RunConfig, TrainError> {
+        let path = folder.join("config.toml");
+        if !path.exists() {
+            return Err(TrainError::NotARun(folder.to_owned()));
+        }
+        let table = Overrides::from_file(&path)?.0;
+        let config = table.try_into().map_err(|error: toml::de::Error| TrainError::Checkpoint {
+            path,
+            cause: error.to_string().trim().replace('\n', " "),
+        })?;
+        Ok(config)
+    }
+
+    /// The run's training data, narrowed to its manifest and checked against it.
+    pub fn open_data(&self) -> Result<Dataset, TrainError> {
+        let mut data = Dataset::open(&self.config.data, self.config.seed)?;
+        let path = self.folder.join("manifest.jsonl");
+        let text = String::from_utf8_lossy(&read(&path)?).into_owned();
+        let manifest = Manifest::from_jsonl(&text)
+            .map_err(|error| DataError::Format { path, cause: format!("broken manifest ({error})") })?;
+        manifest.verify(&mut data.train)?;
+        Ok(data)
+    }
+
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    pub fn metrics_path(&self) -> PathBuf {
+        self.folder.join("metrics.jsonl")
+    }
+
+    /// Writes a checkpoint and the encoder as it is now, then removes checkpoints that are no longer wanted.
+    pub fn save(&self, checkpoint: &Checkpoint, steps_per_epoch: usize) -> Result<(), TrainError> {
+        checkpoint.save(&self.checkpoint_path(checkpoint.step))?;
+        save_encoder(&self.folder.join("encoder.safetensors"), &checkpoint.model)?;
+        let kept = |step: usize| {
+            let every = self.config.train.keep_every.map(|epochs| epochs * steps_per_epoch);
+            step > 0 && every.is_some_and(|every| step % every == 0)
+        };
+        let steps = self.checkpoint_steps();
+        for &step in steps.iter().rev().skip(NEWEST).filter(|&&step| !kept(step)) {
+            let _ = std::fs::remove_file(self.checkpoint_path(step));
+        }
+        Ok(())
+    }
+
+    /// The newest complete checkpoint.
+    pub fn latest(&self) -> Result<Checkpoint, TrainError> {
+        let steps = self.checkpoint_steps();
+        let newest = steps.last().ok_or_else(|| TrainError::NoCheckpoint(self.folder.clone()))?;
+        Checkpoint::load(&self.checkpoint_path(*newest))
+    }
+
+    fn checkpoint_path(&self, step: usize) -> PathBuf {
+        self.folder.join("checkpoints").join(format!("step-{step:09}.safetensors"))
+    }
+
+    fn checkpoint_steps(&self) -> Vec<usize> {
+        let entries = self.folder.join("checkpoints").read_dir().into_iter().flatten().flatten();
+        let step = |entry: std::fs::DirEntry| {
+            let name = entry.file_name().into_string().ok()?;
+            name.strip_prefix("step-")?.strip_suffix(".safetensors")?.parse().ok()
+        };
+        let mut steps: Vec<usize> = entries.filter_map(step).collect();
+        steps.sort_unstable();
+        steps
+    }
+
+    /// Sets one entry of `summary.json`, keeping the others.
+    pub fn summarise(folder: &Path, key: &str, value: Value) -> Result<(), StorageError> {
+        let path = folder.join("summary.json");
+        let old = std::fs::read(&path).ok().and_then(|bytes| serde_json::from_slice::<Map<String, Value>>(&bytes).ok());
+        let mut summary = old.unwrap_or_default();
+        summary.insert(key.to_owned(), value);
+        let text = serde_json::to_string_pretty(&summary).expect("plain data") + "\n";
+        write_atomic(&path, text.as_bytes())
+    }
+}
+
+/// The encoder alone, with torchvision's names.
+fn save_encoder(path: &Path, model: &NamedTensors) -> Result<(), StorageError> {
+    let encoder = model
+        .iter()
+        .filter_map(|(name, tensor)| Some((name.strip_prefix("encoder.")?.to_owned(), tensor.clone())))
+        .collect();
+    save_tensors(path, &encoder, ("format", "pt"))
+}
+
+fn lock(folder: &Path) -> Result<File, TrainError> {
+    let path = folder.join(".lock");
+    let file = File::create(&path).map_err(|source| StorageError::Write { path, source })?;
+    file.try_lock().map_err(|_| TrainError::Locked(folder.to_owned()))?;
+    Ok(file)
+}

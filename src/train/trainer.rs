@@ -1,0 +1,231 @@
+//! The training loop: batches in, checkpoints and metrics out, from any step to the end.
+
+use super::{Checkpoint, Metric, Metrics, Run, TrainError, open_device, step};
+use crate::batch::{BatchPlan, Loader};
+use crate::comm::Collective;
+use crate::config::RunConfig;
+use crate::data::Split;
+use crate::encoder::{Model, export, import};
+use crate::method::Method;
+use crate::optim::Optimizer;
+use crate::state::SampleState;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// How training ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    Finished,
+    /// Asked to stop; a checkpoint was written.
+    Stopped,
+}
+
+/// What an observer is told after each step.
+#[derive(Clone, Debug)]
+pub struct StepReport {
+    /// Steps done.
+    pub step: usize,
+    pub total_steps: usize,
+    pub steps_per_epoch: usize,
+    pub batch: usize,
+    pub loss: f64,
+    pub objective: f64,
+    /// Time of this step, waiting included.
+    pub elapsed: Duration,
+    /// Of which waiting for data.
+    pub waited: Duration,
+}
+
+/// A model in training.
+pub struct Trainer {
+    config: RunConfig,
+    plan: BatchPlan,
+    /// `None` only while a step owns it.
+    model: Option<Model>,
+    optimizer: Optimizer,
+    method: Box<dyn Method>,
+    state: SampleState,
+    step: usize,
+}
+
+impl Trainer {
+    /// A fresh start on `samples` images.
+    pub fn new(config: &RunConfig, samples: usize) -> Result<Self, TrainError> {
+        let device = open_device(config.train.device)?.autodiff();
+        let method = config.method.build();
+        Ok(Self {
+            plan: plan(config, samples),
+            model: Some(Model::new(&config.encoder, &config.head, config.seed, &device)),
+            optimizer: Optimizer::new(config.optimizer.clone()),
+            state: SampleState::new(samples, method.loss().columns()),
+            method,
+            step: 0,
+            config: config.clone(),
+        })
+    }
+
+    /// Continues from a checkpoint.
+    pub fn restore(config: &RunConfig, samples: usize, checkpoint: Checkpoint) -> Result<Self, TrainError> {
+        let misfit = |cause: String| TrainError::Checkpoint { path: "the checkpoint".into(), cause };
+        if checkpoint.method != config.method.name() {
+            return Err(misfit(format!("it was made by {}, not {}", checkpoint.method, config.method.name())));
+        }
+        if checkpoint.state.samples() != samples {
+            return Err(misfit(format!("it knows {} samples, the data has {samples}", checkpoint.state.samples())));
+        }
+        let mut fresh = Self::new(config, samples)?;
+        let model = fresh.model.take().expect("a fresh trainer has a model");
+        fresh.model = Some(import(model, &checkpoint.model)?);
+        let device = open_device(config.train.device)?;
+        let step = checkpoint.step as u64;
+        fresh.optimizer = Optimizer::import(config.optimizer.clone(), step, &checkpoint.optimizer, &device);
+        fresh.method.import(&checkpoint.method_tensors)?;
+        fresh.state = checkpoint.state;
+        fresh.step = checkpoint.step;
+        Ok(fresh)
+    }
+
+    pub fn step(&self) -> usize {
+        self.step
+    }
+
+    pub fn plan(&self) -> &BatchPlan {
+        &self.plan
+    }
+
+    pub fn checkpoint(&self) -> Checkpoint {
+        Checkpoint {
+            step: self.step,
+            method: self.config.method.name().to_owned(),
+            model: export(self.model.as_ref().expect("between steps")),
+            optimizer: self.optimizer.export(),
+            method_tensors: self.method.export(),
+            state: self.state.clone(),
+        }
+    }
+
+    /// Trains to the end, or until `stop` is set. Checkpoints are written at the start, in intervals, when asked to
+    /// stop and at the end.
+    pub fn train(
+        &mut self,
+        run: &Run,
+        split: Arc<Split>,
+        comm: &dyn Collective,
+        stop: &AtomicBool,
+        mut observe: impl FnMut(&StepReport),
+    ) -> Result<Outcome, TrainError> {
+        let per_epoch = self.plan.steps_per_epoch();
+        let mut metrics = Metrics::open(&run.metrics_path(), self.step)?;
+        if self.step == 0 {
+            run.save(&self.checkpoint(), per_epoch)?;
+        }
+        let ranks = (comm.rank(), comm.size());
+        let loader = Loader::start(split, self.config.augment.clone(), self.plan.clone(), self.step, ranks);
+        let interval = Duration::from_secs_f64(60.0 * self.config.train.checkpoint_minutes);
+        let report_every = per_epoch.div_ceil(100);
+        let (mut saved, mut window) = (Instant::now(), Window::default());
+        loop {
+            let began = Instant::now();
+            let Some(batch) = loader.next_batch() else { break };
+            let batch = batch?;
+            let waited = began.elapsed();
+            let report = self.advance(batch, comm, began, waited)?;
+            window.add(&report);
+            if self.step % report_every == 0 || self.step == report.total_steps {
+                metrics.append(&self.metric(&report, &window))?;
+                window = Window::default();
+            }
+            observe(&report);
+            let stopping = stop.load(Ordering::Relaxed);
+            let finished = self.step == report.total_steps;
+            let every = self.config.train.keep_every.map(|epochs| epochs * per_epoch);
+            if stopping || finished || saved.elapsed() >= interval || every.is_some_and(|every| self.step % every == 0)
+            {
+                metrics.sync()?;
+                run.save(&self.checkpoint(), per_epoch)?;
+                saved = Instant::now();
+            }
+            if stopping && !finished {
+                return Ok(Outcome::Stopped);
+            }
+        }
+        Ok(Outcome::Finished)
+    }
+
+    fn advance(
+        &mut self,
+        batch: crate::batch::Batch,
+        comm: &dyn Collective,
+        began: Instant,
+        waited: Duration,
+    ) -> Result<StepReport, TrainError> {
+        let lr = self.learning_rate(self.step);
+        let model = self.model.take().expect("between steps");
+        let out = step(
+            model,
+            &mut self.optimizer,
+            self.method.as_mut(),
+            &mut self.state,
+            batch,
+            &self.config.augment,
+            comm,
+            lr,
+        )
+        .map_err(|source| TrainError::Loss { step: self.step, source })?;
+        self.model = Some(out.model);
+        self.step += 1;
+        Ok(StepReport {
+            step: self.step,
+            total_steps: self.plan.total_steps(),
+            steps_per_epoch: self.plan.steps_per_epoch(),
+            batch: self.plan.batch,
+            loss: out.loss,
+            objective: out.objective,
+            elapsed: began.elapsed(),
+            waited,
+        })
+    }
+
+    fn learning_rate(&self, step: usize) -> f64 {
+        let plan = &self.plan;
+        self.config.learning_rate.at(step, plan.batch, plan.epochs, plan.steps_per_epoch())
+    }
+
+    fn metric(&self, report: &StepReport, window: &Window) -> Metric {
+        let seconds = window.elapsed.as_secs_f64().max(1e-9);
+        Metric {
+            step: report.step,
+            epoch: report.step as f64 / report.steps_per_epoch as f64,
+            loss: window.loss / window.steps as f64,
+            objective: window.objective / window.steps as f64,
+            lr: self.learning_rate(report.step - 1),
+            images_per_s: (window.steps * report.batch) as f64 / seconds,
+            data_wait: window.waited.as_secs_f64() / seconds,
+        }
+    }
+}
+
+/// Means over the steps since the last line of metrics.
+#[derive(Default)]
+struct Window {
+    steps: usize,
+    loss: f64,
+    objective: f64,
+    elapsed: Duration,
+    waited: Duration,
+}
+
+impl Window {
+    fn add(&mut self, report: &StepReport) {
+        self.steps += 1;
+        self.loss += report.loss;
+        self.objective += report.objective;
+        self.elapsed += report.elapsed;
+        self.waited += report.waited;
+    }
+}
+
+fn plan(config: &RunConfig, samples: usize) -> BatchPlan {
+    BatchPlan { samples, batch: config.train.batch, epochs: config.train.epochs, seed: config.seed }
+}
