@@ -20,6 +20,7 @@ use std::time::{Duration, Instant};
 /// The encoder is in RUN/encoder.safetensors after every checkpoint, with torchvision's parameter names. Ctrl-C writes
 /// a checkpoint; `sogclr resume RUN` goes on from there.
 #[derive(Args)]
+#[command(args_override_self = true)]
 #[command(after_help = "Examples:\n  sogclr pretrain photos/ --out runs/photos --encoder resnet18 --batch 64\n  \
     sogclr pretrain --config recipes/cifar10-resnet18.toml data/cifar-10-batches-bin --out runs/cifar\n\n\
     Next: sogclr eval linear RUN   (needs labels)")]

@@ -1,0 +1,136 @@
+//! Wrong input: one sentence that names the cause and the fix, exit code 2 (1 if the run itself failed), and nothing
+//! written.
+
+use crate::{TINY, failure, sogclr, train};
+use std::path::Path;
+
+/// (more arguments, words the message must have)
+const CASES: &[(&[&str], &str)] = &[
+    (&["--batch", "1"], "at least 2"),
+    (&["--batch", "49"], "only 48 training images"),
+    (&["--epochs", "0"], "train.epochs"),
+    (&["--set", "method.temperature=0"], "method.temperature"),
+    (&["--set", "method.temperature=-0.1"], "method.temperature"),
+    (&["--set", "method.temperature=nan"], "method.temperature"),
+    (&["--set", "method.gamma.value=0"], "method.gamma"),
+    (&["--set", "method.gamma.value=1.5"], "method.gamma"),
+    (&["--set", "method.variant=tf", "--set", "method.gamma.value=0.4"], "diverges"),
+    (&["--set", "method.temprature=0.1"], "temprature"),
+    (&["--set", "train.batchsize=8"], "batchsize"),
+    (&["--set", "learning_rate.base=fast"], "base"),
+    (&["--set", "learning_rate.base=-1"], "learning_rate.base"),
+    (&["--set", "head.layers=7"], "head.layers"),
+    (&["--set", "augment.flip=2"], "augment.flip"),
+    (&["--set", "nonsense"], "key=value"),
+    (&["--method", "byol"], "known methods are sogclr, simclr"),
+    (&["--encoder", "vgg"], "vgg"),
+    (&["--device", "tpu"], "tpu"),
+    (&["--limit", "99999"], "10000 training images"),
+    (&["--threads", "0"], "--threads"),
+    (&["--classes", "no-such-file"], "no-such-file"),
+    (&["--config", "no-such-recipe.toml"], "no-such-recipe.toml"),
+    (&["--test", "no-such-folder"], "no-such-folder"),
+    (&["no-such-folder"], "does not exist"),
+];
+
+#[test]
+fn wrong_settings_are_refused_before_anything_is_written() {
+    let root = tempfile::tempdir().unwrap();
+    let out = root.path().join("run");
+    for (arguments, words) in CASES {
+        let (code, text) = failure(sogclr().args(TINY).args(*arguments).arg("--out").arg(&out));
+        assert!(code == 2 && text.contains(words), "{arguments:?}: exit {code}, {text}");
+        assert!(text.starts_with("error: ") && !text.contains("panicked"), "{text}");
+        assert!(!out.exists(), "{arguments:?} wrote something");
+    }
+}
+
+#[cfg(not(any(feature = "wgpu", feature = "cuda")))]
+#[test]
+fn devices_that_are_not_built_in_are_named() {
+    let root = tempfile::tempdir().unwrap();
+    for device in ["wgpu", "cuda"] {
+        let command = &mut sogclr();
+        let (code, text) = failure(command.args(TINY).args(["--device", device, "--out"]).arg(root.path().join("r")));
+        assert!(code == 2 && text.contains(&format!("--features {device}")), "{text}");
+    }
+}
+
+fn pretrain_folder(folder: &Path, more: &[&str]) -> (i32, String) {
+    let out = folder.parent().unwrap().join("run");
+    let settings = ["pretrain", "--image-size", "8", "--encoder", "resnet8", "--batch", "2", "--epochs", "1"];
+    failure(sogclr().args(settings).args(more).arg(folder).arg("--out").arg(out))
+}
+
+#[test]
+fn broken_images_are_met_before_training() {
+    let root = tempfile::tempdir().unwrap();
+    let data = root.path().join("data");
+    std::fs::create_dir(&data).unwrap();
+    let (code, text) = pretrain_folder(&data, &[]);
+    assert!(code == 2 && text.contains("holds no images"), "{text}");
+
+    let picture = image::RgbImage::from_fn(40, 40, |x, y| image::Rgb([(x * 6) as u8, (y * 6) as u8, 40]));
+    for name in ["a.png", "b.jpg", "c.png"] {
+        picture.save(data.join(name)).unwrap();
+    }
+    let whole = std::fs::read(data.join("b.jpg")).unwrap();
+    let truncated = whole[..whole.len() / 2].to_vec();
+    for (what, bytes) in [("truncated", truncated), ("random", b"\x00\x01random bytes".to_vec()), ("empty", vec![])] {
+        std::fs::write(data.join("b.jpg"), bytes).unwrap();
+        let (code, text) = pretrain_folder(&data, &[]);
+        assert!(code == 2 && text.contains("b.jpg") && text.contains("skip_bad"), "{what}: {code} {text}");
+        assert!(!root.path().join("run").exists(), "{what} wrote something");
+    }
+    let (code, text) = pretrain_folder(&data, &["--set", "data.skip_bad=true"]);
+    assert!(code == 0, "{text}");
+    let manifest = std::fs::read_to_string(root.path().join("run/manifest.jsonl")).unwrap();
+    assert_eq!(manifest.lines().count(), 2, "the broken image is left out");
+}
+
+#[test]
+fn an_existing_run_and_an_unwritable_folder_are_refused() {
+    let root = tempfile::tempdir().unwrap();
+    let out = root.path().join("run");
+    train(&out, &[]);
+    let before = std::fs::read(out.join("encoder.safetensors")).unwrap();
+    let (code, text) = failure(sogclr().args(TINY).arg("--out").arg(&out));
+    assert!(code == 2 && text.contains("sogclr resume"), "{text}");
+    assert_eq!(before, std::fs::read(out.join("encoder.safetensors")).unwrap());
+
+    let file = root.path().join("file");
+    std::fs::write(&file, b"x").unwrap();
+    let (code, text) = failure(sogclr().args(TINY).arg("--out").arg(file.join("run")));
+    assert!(code == 2 && text.contains("cannot write"), "{text}");
+}
+
+#[test]
+fn folders_that_are_not_runs_and_data_without_labels_are_refused() {
+    let root = tempfile::tempdir().unwrap();
+    for verb in [&["resume"][..], &["eval", "linear"], &["eval", "knn"]] {
+        let (code, text) = failure(sogclr().args(verb).arg(root.path()));
+        assert!(code == 2 && text.contains("not a run folder"), "{verb:?}: {text}");
+    }
+    let run = root.path().join("run");
+    train(&run, &[]);
+    let loose = root.path().join("loose");
+    std::fs::create_dir(&loose).unwrap();
+    image::RgbImage::new(8, 8).save(loose.join("a.png")).unwrap();
+    let (code, text) = failure(sogclr().args(["eval", "linear"]).arg(&run).arg(&loose));
+    assert!(code == 2 && text.contains("no labels"), "{text}");
+    let (code, text) = failure(sogclr().args(["eval", "knn", "-k", "0"]).arg(&run));
+    assert!(code == 2 && text.contains("-k"), "{text}");
+    std::fs::write(run.join("encoder.safetensors"), b"garbage").unwrap();
+    let (code, text) = failure(sogclr().args(["eval", "linear"]).arg(&run));
+    assert!(code == 2 && text.contains("encoder.safetensors"), "{text}");
+}
+
+#[test]
+fn divergence_ends_the_run_with_its_cause_and_keeps_the_checkpoint() {
+    let root = tempfile::tempdir().unwrap();
+    let out = root.path().join("run");
+    let wild = ["--set", "optimizer.kind=sgd", "--set", "learning_rate.base=1e30", "--set", "learning_rate.warmup_epochs=0"];
+    let (code, text) = failure(sogclr().args(TINY).args(wild).arg("--out").arg(&out));
+    assert!(code == 1 && text.contains("not finite") && text.contains("learning rate"), "{code} {text}");
+    assert!(out.join("checkpoints/step-000000000.safetensors").exists());
+}

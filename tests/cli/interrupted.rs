@@ -1,0 +1,147 @@
+//! Nothing is lost: kill -9 and Ctrl-C at several moments, changed data, foreign checkpoints, a full disk.
+
+use crate::{TINY, failure, sogclr, train};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+const EVERY_STEP: &[&str] = &["--set", "train.checkpoint_minutes=0", "--epochs", "8"];
+
+fn spawn(out: &Path) -> Child {
+    Command::new(env!("CARGO_BIN_EXE_sogclr"))
+        .args(TINY)
+        .args(EVERY_STEP)
+        .arg("--out")
+        .arg(out)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap()
+}
+
+fn lines(run: &Path) -> usize {
+    std::fs::read_to_string(run.join("metrics.jsonl")).map_or(0, |text| text.lines().count())
+}
+
+fn wait_for_lines(run: &Path, count: usize) {
+    let began = Instant::now();
+    while lines(run) < count {
+        assert!(began.elapsed() < Duration::from_secs(60), "training did not reach step {count}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+fn steps(run: &Path) -> Vec<(u64, String)> {
+    let text = std::fs::read_to_string(run.join("metrics.jsonl")).unwrap();
+    let parse = |line: &str| {
+        let metric: serde_json::Value = serde_json::from_str(line).unwrap();
+        (metric["step"].as_u64().unwrap(), metric["loss"].to_string())
+    };
+    text.lines().map(parse).collect()
+}
+
+#[test]
+fn a_run_killed_at_several_moments_ends_with_the_same_bytes() {
+    let root = tempfile::tempdir().unwrap();
+    let whole = root.path().join("whole");
+    train(&whole, EVERY_STEP);
+    let broken = root.path().join("broken");
+    let mut child = spawn(&broken);
+    for reached in [1, 9, 23] {
+        wait_for_lines(&broken, reached);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        // A half-written file, as a crash inside a write would leave it, must not matter.
+        std::fs::write(broken.join("checkpoints/step-000000999.partial"), b"half").unwrap();
+        child = Command::new(env!("CARGO_BIN_EXE_sogclr"))
+            .arg("resume")
+            .arg(&broken)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+    }
+    assert!(child.wait().unwrap().success());
+    let file = |run: &Path| std::fs::read(run.join("encoder.safetensors")).unwrap();
+    assert!(file(&whole) == file(&broken), "the resumed run differs");
+    assert_eq!(steps(&whole), steps(&broken), "metrics have no gap, no repeat and the same losses");
+}
+
+#[test]
+fn ctrl_c_writes_a_checkpoint_and_says_how_to_go_on() {
+    let root = tempfile::tempdir().unwrap();
+    let run = root.path().join("run");
+    let child = spawn(&run);
+    wait_for_lines(&run, 5);
+    Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success());
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(text.contains("sogclr resume"), "{text}");
+    sogclr().arg("resume").arg(&run).assert().success();
+    assert_eq!(lines(&run), 48);
+}
+
+#[test]
+fn resume_refuses_changed_data_and_foreign_checkpoints() {
+    let root = tempfile::tempdir().unwrap();
+    let data = root.path().join("data");
+    std::fs::create_dir(&data).unwrap();
+    for i in 0..8_u8 {
+        image::RgbImage::from_pixel(12, 12, image::Rgb([i * 20, 9, 9])).save(data.join(format!("{i}.png"))).unwrap();
+    }
+    let run = root.path().join("run");
+    let arguments = ["pretrain", "--image-size", "8", "--encoder", "resnet8", "--batch", "4", "--epochs", "1"];
+    sogclr().args(arguments).arg(&data).arg("--out").arg(&run).assert().success();
+
+    image::RgbImage::from_pixel(12, 12, image::Rgb([1, 2, 3])).save(data.join("3.png")).unwrap();
+    let (code, text) = failure(sogclr().arg("resume").arg(&run));
+    assert!(code == 2 && text.contains("3.png has other content"), "{code} {text}");
+    std::fs::remove_file(data.join("3.png")).unwrap();
+    let (code, text) = failure(sogclr().arg("resume").arg(&run));
+    assert!(code == 2 && text.contains("3.png is gone"), "{code} {text}");
+
+    let tiny = root.path().join("tiny");
+    train(&tiny, &[]);
+    let path = tiny.join("config.toml");
+    let config = std::fs::read_to_string(&path).unwrap();
+    std::fs::write(&path, config.replace("resnet8", "resnet14")).unwrap();
+    for verb in [&["resume"][..], &["eval", "knn"]] {
+        let (code, text) = failure(sogclr().args(verb).arg(&tiny));
+        assert!(code == 2 && text.contains("another model"), "{code} {text}");
+    }
+}
+
+#[test]
+fn a_full_disk_leaves_the_last_checkpoint_intact() {
+    let root = tempfile::tempdir().unwrap();
+    let run = root.path().join("run");
+    train(&run, &["--keep-every", "1"]);
+    // Go back to epoch 1, then let every file above 20 kB fail as a full disk would.
+    std::fs::remove_file(run.join("checkpoints/step-000000012.safetensors")).unwrap();
+    let before = std::fs::read(run.join("encoder.safetensors")).unwrap();
+    let script = format!(
+        "trap '' XFSZ; ulimit -f 20; exec '{}' resume '{}'",
+        env!("CARGO_BIN_EXE_sogclr"),
+        run.display()
+    );
+    let output = Command::new("bash").args(["-c", &script]).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    assert!(text.contains("cannot write") && text.contains("intact"), "{text}");
+    assert!(before == std::fs::read(run.join("encoder.safetensors")).unwrap());
+    sogclr().arg("resume").arg(&run).assert().success();
+    assert!(before == std::fs::read(run.join("encoder.safetensors")).unwrap(), "the same end as before");
+}
+
+#[test]
+fn two_processes_cannot_train_one_run() {
+    let root = tempfile::tempdir().unwrap();
+    let run = root.path().join("run");
+    let mut child = spawn(&run);
+    wait_for_lines(&run, 1);
+    let (code, text) = failure(sogclr().arg("resume").arg(&run));
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(code == 1 && text.contains("in use"), "{code} {text}");
+}

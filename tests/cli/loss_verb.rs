@@ -1,0 +1,98 @@
+//! `sogclr loss` against PyTorch's golden data, and its error messages.
+
+use crate::{failure, sogclr};
+use safetensors::tensor::{Dtype, SafeTensors, TensorView, serialize};
+use std::path::{Path, PathBuf};
+
+fn bytes(values: &[f32]) -> Vec<u8> {
+    values.iter().flat_map(|v| v.to_le_bytes()).collect()
+}
+
+fn write(path: &Path, tensors: &[(&str, Dtype, Vec<usize>, Vec<u8>)]) {
+    let views = tensors.iter().map(|(n, t, s, b)| (*n, TensorView::new(*t, s.clone(), b).unwrap()));
+    std::fs::write(path, serialize(views, None).unwrap()).unwrap();
+}
+
+fn read(path: &Path, name: &str) -> Vec<f32> {
+    let file = std::fs::read(path).unwrap();
+    let tensors = SafeTensors::deserialize(&file).unwrap();
+    let data = tensors.tensor(name).unwrap().data().to_vec();
+    data.chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().unwrap())).collect()
+}
+
+/// Step `t` of a golden tensor `[T, …]` as raw bytes.
+fn golden(name: &str, t: usize) -> Vec<u8> {
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/golden/losses.safetensors");
+    let file = std::fs::read(path).unwrap();
+    let tensors = SafeTensors::deserialize(&file).unwrap();
+    let view = tensors.tensor(name).unwrap();
+    let step = view.data().len() / view.shape()[0];
+    view.data()[t * step..(t + 1) * step].to_vec()
+}
+
+fn floats(bytes: &[u8]) -> Vec<f32> {
+    bytes.chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().unwrap())).collect()
+}
+
+#[test]
+fn loss_gradients_and_state_equal_pytorch() {
+    let root = tempfile::tempdir().unwrap();
+    let (input, out) = (root.path().join("in.safetensors"), root.path().join("out.safetensors"));
+    // Configuration 0 is τ 0.1, γ 0.9; step 5 starts from the state after step 4.
+    for (kind, arguments) in [
+        ("default", &["--gamma", "0.9"][..]),
+        ("algorithm1", &["--gamma", "0.9", "--set", "variant=algorithm1"]),
+        ("released", &["--gamma", "0.9", "--set", "variant=released"]),
+        ("tf", &["--gamma", "0.9", "--set", "variant=tf"]),
+        ("simclr", &["--method", "simclr"]),
+    ] {
+        let mut tensors = vec![
+            ("z_a", Dtype::F32, vec![4, 6], golden("z_a", 5)),
+            ("z_b", Dtype::F32, vec![4, 6], golden("z_b", 5)),
+            ("ids", Dtype::I64, vec![4], golden("ids", 5)),
+        ];
+        if kind != "simclr" {
+            tensors.push(("log_u", Dtype::F32, vec![10], golden(&format!("{kind}.c0.log_u"), 4)));
+        }
+        write(&input, &tensors);
+        sogclr().arg("loss").arg(&input).args(["--temperature", "0.1"]).args(arguments).arg("--out").arg(&out).assert().success();
+        let want = f64::from_le_bytes(golden(&format!("{kind}.c0.loss"), 5).try_into().unwrap());
+        assert!((f64::from(read(&out, "loss")[0]) - want).abs() < 1e-5 * want.abs().max(1.0), "{kind}");
+        let mut fields = vec!["grad_a", "grad_b"];
+        if kind != "simclr" {
+            fields.push("log_u");
+        }
+        for field in fields {
+            let want = floats(&golden(&format!("{kind}.c0.{field}"), 5));
+            for (ours, want) in read(&out, field).iter().zip(want) {
+                let equal = (ours - want).abs() < 2e-4 * want.abs().max(1.0) || (ours.is_nan() && want.is_nan());
+                assert!(equal, "{kind} {field}: {ours} vs {want}");
+            }
+        }
+    }
+}
+
+#[test]
+fn wrong_files_are_named() {
+    let root = tempfile::tempdir().unwrap();
+    let (input, out) = (root.path().join("in.safetensors"), root.path().join("out.safetensors"));
+    let check = |tensors: &[(&str, Dtype, Vec<usize>, Vec<u8>)], more: &[&str], words: &str| {
+        write(&input, tensors);
+        let (code, text) = failure(sogclr().arg("loss").arg(&input).args(more).arg("--out").arg(&out));
+        assert!(code == 2 && text.contains(words), "{code} {text}");
+        assert!(!out.exists());
+    };
+    let z = |values: [f32; 4]| bytes(&values);
+    let good = ("z_a", Dtype::F32, vec![2, 2], z([1.0, 0.0, 0.0, 1.0]));
+    check(&[good.clone()], &[], "z_b is missing");
+    check(&[good.clone(), ("z_b", Dtype::F32, vec![4], z([1.0; 4]))], &[], "expected [B, d]");
+    let b = ("z_b", Dtype::F32, vec![2, 2], z([1.0, 0.1, 0.2, 1.0]));
+    check(&[good.clone(), ("z_b", Dtype::F32, vec![2, 2], z([f32::NAN, 0.1, 0.2, 1.0]))], &[], "not finite");
+    check(&[good.clone(), b.clone()], &["--temperature", "0"], "temperature");
+    check(&[good.clone(), b.clone()], &["--method", "magic"], "known methods");
+    check(&[good.clone(), b.clone()], &["--method", "simclr", "--gamma", "0.5"], "gamma");
+    check(&[good.clone(), b.clone(), ("ids", Dtype::I64, vec![1], 7_i64.to_le_bytes().to_vec())], &[], "ids has 1");
+    std::fs::write(&input, b"not safetensors").unwrap();
+    let (code, text) = failure(sogclr().arg("loss").arg(&input).arg("--out").arg(&out));
+    assert!(code == 2 && text.contains("in.safetensors"), "{text}");
+}

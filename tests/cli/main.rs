@@ -1,0 +1,34 @@
+//! The program as a user runs it.
+
+mod bad_input;
+#[cfg(feature = "wgpu")]
+mod gpu;
+mod interrupted;
+mod loss_verb;
+mod reproducible;
+mod verbs;
+
+use assert_cmd::Command;
+use std::path::Path;
+
+/// A run of seconds: 48 embedded images, 6 steps an epoch.
+pub const TINY: &[&str] = &[
+    "pretrain", "--limit", "48", "--image-size", "8", "--encoder", "resnet8", "--batch", "8", "--epochs", "2",
+    "--set", "encoder.width=0.25", "--set", "head.hidden=16", "--set", "head.output=8",
+];
+
+pub fn sogclr() -> Command {
+    Command::cargo_bin("sogclr").unwrap()
+}
+
+/// Trains the tiny run into `out` with more arguments.
+pub fn train(out: &Path, more: &[&str]) {
+    sogclr().args(TINY).arg("--out").arg(out).args(more).assert().success();
+}
+
+/// Exit code and the last line of standard error.
+pub fn failure(command: &mut Command) -> (i32, String) {
+    let output = command.output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    (output.status.code().unwrap_or(-1), text.lines().last().unwrap_or_default().to_owned())
+}

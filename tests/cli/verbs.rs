@@ -1,0 +1,100 @@
+//! Every verb once, from start to end.
+
+use crate::{sogclr, train};
+use std::path::Path;
+
+fn write_images(root: &Path, classes: &[&str], each: u8) {
+    for (c, class) in classes.iter().enumerate() {
+        let folder = root.join(class);
+        std::fs::create_dir_all(&folder).unwrap();
+        for i in 0..each {
+            let pixels = image::RgbImage::from_fn(20, 24, |x, y| {
+                image::Rgb([(x as u8) * 9 + i, (y as u8) * 7, if c == 0 { 20 + i } else { 220 - i }])
+            });
+            pixels.save(folder.join(format!("{i}.png"))).unwrap();
+        }
+    }
+}
+
+#[test]
+fn pretrain_fills_the_run_folder_and_evaluations_add_to_its_summary() {
+    let root = tempfile::tempdir().unwrap();
+    let run = root.path().join("run");
+    train(&run, &["--keep-every", "1"]);
+    for name in ["config.toml", "manifest.jsonl", "metrics.jsonl", "encoder.safetensors", "summary.json"] {
+        assert!(run.join(name).exists(), "{name}");
+    }
+    let lines = std::fs::read_to_string(run.join("metrics.jsonl")).unwrap();
+    assert_eq!(lines.lines().count(), 12, "two epochs of six steps");
+    assert!(run.join("checkpoints/step-000000006.safetensors").exists(), "--keep-every keeps epoch 1");
+    assert_eq!(std::fs::read_to_string(run.join("manifest.jsonl")).unwrap().lines().count(), 48);
+
+    for verb in [&["eval", "linear"][..], &["eval", "knn", "-k", "5"], &["eval", "linear", "--protocol", "paper", "--epochs", "2"]] {
+        let output = sogclr().args(verb).arg(&run).output().unwrap();
+        assert!(output.status.success(), "{verb:?}: {}", String::from_utf8_lossy(&output.stderr));
+        assert!(String::from_utf8_lossy(&output.stdout).contains("untrained"));
+    }
+    let summary: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(run.join("summary.json")).unwrap()).unwrap();
+    for key in ["train", "eval_linear_fast", "eval_linear_paper", "eval_knn"] {
+        assert!(summary.get(key).is_some(), "summary.json has {key}");
+    }
+    let top1 = summary["eval_linear_fast"]["trained"]["top1"].as_f64().unwrap();
+    assert!((0.1..=1.0).contains(&top1), "better than nothing: {top1}");
+    assert_prints(sogclr().arg("resume").arg(&run), "is complete");
+}
+
+fn assert_prints(command: &mut assert_cmd::Command, text: &str) {
+    let output = command.output().unwrap();
+    assert!(output.status.success() && String::from_utf8_lossy(&output.stdout).contains(text));
+}
+
+#[test]
+fn a_folder_of_images_trains_and_evaluates_with_labels_from_its_folders() {
+    let root = tempfile::tempdir().unwrap();
+    write_images(&root.path().join("data"), &["cold", "warm"], 10);
+    let run = root.path().join("run");
+    sogclr()
+        .args(["pretrain", "--image-size", "16", "--encoder", "resnet8", "--batch", "4", "--epochs", "1"])
+        .args(["--set", "encoder.width=0.25", "--method", "simclr"])
+        .arg(root.path().join("data"))
+        .arg("--out")
+        .arg(&run)
+        .assert()
+        .success();
+    let output = sogclr().args(["eval", "linear"]).arg(&run).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && text.contains("16 training, 4 test images, 2 classes"), "{text}");
+}
+
+#[test]
+fn the_key_reference_in_the_docs_is_the_one_the_types_give() {
+    let output = sogclr().args(["config", "reference"]).output().unwrap();
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/config.md");
+    let committed = std::fs::read_to_string(page).unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stdout), committed, "run: sogclr config reference > docs/config.md");
+}
+
+#[test]
+fn every_recipe_resolves_on_the_embedded_data() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("recipes");
+    let mut count = 0;
+    for entry in folder.read_dir().unwrap() {
+        let path = entry.unwrap().path();
+        let output = sogclr().args(["config", "show", "--config"]).arg(&path).output().unwrap();
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{}: {error}", path.display());
+        count += 1;
+    }
+    assert!(count >= 4);
+}
+
+#[test]
+fn help_names_the_next_step() {
+    for verb in ["demo", "pretrain", "resume", "eval", "loss", "config"] {
+        let output = sogclr().args([verb, "--help"]).output().unwrap();
+        assert!(output.status.success() && output.stdout.len() > 100, "{verb}");
+    }
+    assert_prints(sogclr().arg("--help"), "sogclr demo");
+    assert_eq!(sogclr().arg("frobnicate").output().unwrap().status.code(), Some(2));
+}
