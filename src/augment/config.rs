@@ -33,10 +33,13 @@ pub struct CropGroup {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Jitter {
+    /// Probability that an image is jittered at all.
     pub probability: f64,
-    /// Factor drawn from [max(0, 1−b), 1+b]; likewise contrast and saturation.
+    /// Factor drawn from [max(0, 1−b), 1+b].
     pub brightness: f64,
+    /// As brightness, about the mean grey level.
     pub contrast: f64,
+    /// As brightness, about the pixel's own grey.
     pub saturation: f64,
     /// Shift drawn from [−h, h] of the colour circle.
     pub hue: f64,
@@ -45,6 +48,7 @@ pub struct Jitter {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Blur {
+    /// Probability of Gaussian blur.
     pub probability: f64,
     /// σ drawn from this range; the kernel is a tenth of the crop's side.
     pub sigma: [f64; 2],
@@ -54,7 +58,7 @@ pub struct Blur {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AugmentConfig {
-    /// imagenet, cifar, grey or mocov2: gives the other keys their defaults.
+    /// Gives the other keys their defaults.
     pub preset: Preset,
     /// Groups of crops; the first group holds the large ones, which serve as positives.
     pub views: Vec<CropGroup>,

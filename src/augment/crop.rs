@@ -19,6 +19,20 @@ impl CropBox {
         Self { top: 0, left: 0, height: image.height, width: image.width }
     }
 
+    /// The part of `image` inside the box.
+    pub fn cut(self, image: &Image) -> Image {
+        let (row_len, channels) = (image.width * image.channels, image.channels);
+        let data = image
+            .data
+            .chunks_exact(row_len)
+            .skip(self.top)
+            .take(self.height)
+            .flat_map(|row| &row[self.left * channels..(self.left + self.width) * channels])
+            .copied()
+            .collect();
+        Image { height: self.height, width: self.width, channels, data }
+    }
+
     /// A box of area U(scale)·H·W and log-uniform aspect ¾–4/3; after ten misses the largest central box of an
     /// allowed aspect.
     pub fn random(image: &Image, scale: [f64; 2], rng: &mut SampleRng) -> Self {
@@ -73,7 +87,7 @@ impl Resizer {
         // height shrinks more than the width, which is what Pillow does for nearly all sizes.
         let columns_first = height < region.height && height * region.width < region.height * width;
         let between = if columns_first { (height, region.width) } else { (region.height, width) };
-        let half = self.resize(image.crop(region), between.0, between.1);
+        let half = self.resize(region.cut(image), between.0, between.1);
         self.resize(half, height, width)
     }
 

@@ -13,6 +13,8 @@ pub use config::{AugmentConfig, Blur, CropGroup, Jitter, Preset};
 pub use crop::{CropBox, Resizer};
 pub use pipeline::Augmenter;
 
+use crate::data::Image;
+
 /// A float image in [0, 1], planar: `channels` × height × width.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Planes {
@@ -23,6 +25,17 @@ pub struct Planes {
 }
 
 impl Planes {
+    /// Takes over the pixels of `image`, scaled to [0, 1].
+    pub fn read(&mut self, image: &Image) {
+        (self.channels, self.height, self.width) = (image.channels, image.height, image.width);
+        let len = self.plane_len();
+        self.values.resize(image.channels * len, 0.0);
+        for (channel, plane) in self.values.chunks_exact_mut(len).enumerate() {
+            let pixels = image.data.iter().skip(channel).step_by(image.channels);
+            plane.iter_mut().zip(pixels).for_each(|(out, &v)| *out = f32::from(v) / 255.0);
+        }
+    }
+
     pub fn plane_len(&self) -> usize {
         self.height * self.width
     }

@@ -51,12 +51,12 @@ impl Augmenter {
         // Half-way offsets go to the even side, as in torchvision.
         let offset = |long: usize| ((long - size) as f64 / 2.0).round_ties_even() as usize;
         let region = CropBox { top: offset(resized.height), left: offset(resized.width), height: size, width: size };
-        resized.crop(region).to_planes(&mut self.planes);
+        self.planes.read(&region.cut(&resized));
         self.normalise(out);
     }
 
     fn crop_flip(&mut self, image: &Image, region: CropBox, size: usize, rng: &mut SampleRng) {
-        self.resizer.crop_resize(image, region, size, size).to_planes(&mut self.planes);
+        self.planes.read(&self.resizer.crop_resize(image, region, size, size));
         if rng.chance(self.config.flip) {
             self.planes.flip();
         }

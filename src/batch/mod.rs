@@ -46,6 +46,8 @@ pub struct Batch {
     /// Sample ids of the global batch.
     pub ids: Vec<usize>,
     pub ours: Range<usize>,
+    /// Classes of the global batch, where the data has them.
+    pub labels: Option<Vec<u32>>,
     /// One buffer for each crop group: `[count·ours, 3, size, size]`, view-major.
     pub crops: Vec<Vec<f32>>,
 }
@@ -126,7 +128,8 @@ fn render(
             Ok(())
         },
     )?;
-    Ok(Batch { step, epoch, ids, ours, crops })
+    let labels = ids.iter().map(|&id| split.label(id)).collect();
+    Ok(Batch { step, epoch, ids, ours, labels, crops })
 }
 
 #[cfg(test)]

@@ -45,7 +45,7 @@ impl Demo {
                 println!("stopped; continue with: sogclr resume {}", folder.display());
                 return Ok(());
             }
-            let encoder = load_encoder(&folder, &run.config)?;
+            let encoder = load_encoder(&folder, &run.config, open_device(run.config.train.device)?)?;
             let accuracies = measure(&encoder, &run.config)?;
             encoder.assert_frozen();
             let summary = json!({ "linear": accuracies.0, "knn": accuracies.1 });
@@ -84,7 +84,8 @@ fn measure(encoder: &FrozenEncoder, config: &RunConfig) -> Result<(Accuracy, Acc
     let (train, test) = labelled_splits(&data)?;
     let (train, test) = features(encoder, &train, &test)?;
     let classes = data.classes.len();
-    Ok((linear_fast(&train, &test, classes), knn_predict(&train, &test, classes, NEIGHBOURS)))
+    let knn = knn_predict(&train, &test, classes, NEIGHBOURS);
+    Ok((linear_fast(train, test, classes), knn))
 }
 
 fn row(name: &str, (linear, knn): (Accuracy, Accuracy)) -> Vec<String> {

@@ -3,22 +3,21 @@
 use super::error::CliError;
 use super::progress::counter;
 use crate::config::{DeviceName, RunConfig};
-use crate::data::{DataConfig, Dataset, Split};
+use crate::data::{Dataset, Manifest, Split};
 use crate::eval::{
     Accuracy, FrozenEncoder, Labelled, PaperProtocol, knn_predict, labelled_splits, linear_fast, linear_paper,
 };
 use crate::report::{accuracy_cell, table};
 use crate::storage::load_tensors;
 use crate::train::{Run, TrainError, open_device};
+use burn::tensor::Device;
 use clap::{Args, Subcommand, ValueEnum};
 use serde_json::json;
 use std::path::{Path, PathBuf};
 
 #[derive(Subcommand)]
 pub enum Eval {
-    /// Train a linear classifier on the frozen features before the head
     Linear(Linear),
-    /// Let the nearest training features vote
     Knn(Knn),
 }
 
@@ -31,6 +30,40 @@ pub struct Target {
     /// Folder with test images, if DATA has no val/ or test/ of its own
     #[arg(long, value_name = "DIR")]
     test: Option<PathBuf>,
+    /// File with one class name on each line: use only these
+    #[arg(long, value_name = "FILE")]
+    classes: Option<PathBuf>,
+    /// Use only N training images, the same share of each class
+    #[arg(long, value_name = "N")]
+    limit: Option<usize>,
+    /// cpu, wgpu or cuda; the run's own unless given
+    #[arg(long, value_name = "NAME")]
+    device: Option<DeviceName>,
+}
+
+impl Target {
+    /// The run's own data, narrowed to its manifest, or the data that was named.
+    fn open(&self, config: &RunConfig) -> Result<Dataset, CliError> {
+        let mut config = config.clone();
+        config.data.limit = self.limit.or(config.data.limit);
+        config.data.classes = self.classes.clone().or(config.data.classes);
+        config.data.test = self.test.clone().or(config.data.test);
+        let is_own = self.data.is_none() && self.limit.is_none() && self.classes.is_none();
+        let mut data = if is_own {
+            Run::open_data_of(&self.run, &config)?
+        } else {
+            if let Some(path) = &self.data {
+                config.data.path = Some(path.clone());
+                config.data.test = self.test.clone();
+                config.data.limit = self.limit;
+            }
+            Dataset::open(&config.data, config.seed)?
+        };
+        if let (Some(test), true) = (&mut data.test, config.data.skip_bad) {
+            Manifest::build(test, true, || {})?;
+        }
+        Ok(data)
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -51,12 +84,14 @@ pub struct Linear {
     target: Target,
     #[arg(long, value_enum, default_value = "fast")]
     protocol: Protocol,
-    /// Epochs of the paper's protocol
-    #[arg(long, value_name = "E", default_value_t = 90)]
-    epochs: usize,
+    /// Epochs of the paper's protocol; 90 unless given
+    #[arg(long, value_name = "E")]
+    epochs: Option<usize>,
 }
 
-/// Weighted vote of the k nearest training features by cosine similarity.
+/// Let the nearest training features vote, by cosine similarity.
+///
+/// Needs no training. The untrained encoder is measured beside it. Results also go to RUN/summary.json.
 #[derive(Args)]
 pub struct Knn {
     #[command(flatten)]
@@ -70,7 +105,8 @@ impl Eval {
     pub fn run(self) -> Result<(), CliError> {
         match self {
             Self::Linear(verb) if verb.protocol == Protocol::Paper => {
-                let protocol = PaperProtocol { epochs: verb.epochs, ..Default::default() };
+                let mut protocol = PaperProtocol::default();
+                protocol.epochs = verb.epochs.unwrap_or(protocol.epochs);
                 let key = "eval_linear_paper";
                 evaluate(&verb.target, key, "linear, paper's protocol", |encoder, train, test, classes| {
                     let bar = counter("linear epochs", protocol.epochs);
@@ -80,9 +116,12 @@ impl Eval {
                 })
             }
             Self::Linear(verb) => {
+                if verb.epochs.is_some() {
+                    return Err(CliError::Input("--epochs belongs to --protocol paper".into()));
+                }
                 evaluate(&verb.target, "eval_linear_fast", "linear, fast protocol", |encoder, train, test, classes| {
                     let (train, test) = features(encoder, train, test)?;
-                    Ok(linear_fast(&train, &test, classes))
+                    Ok(linear_fast(train, test, classes))
                 })
             }
             Self::Knn(verb) => {
@@ -108,13 +147,12 @@ pub fn features(encoder: &FrozenEncoder, train: &Split, test: &Split) -> Result<
 }
 
 /// The trained encoder of a run folder.
-pub fn load_encoder(folder: &Path, config: &RunConfig) -> Result<FrozenEncoder, CliError> {
+pub fn load_encoder(folder: &Path, config: &RunConfig, device: Device) -> Result<FrozenEncoder, CliError> {
     let path = folder.join("encoder.safetensors");
     if !path.exists() {
         return Err(TrainError::NoCheckpoint(folder.to_owned()).into());
     }
     let (weights, _) = load_tensors(&path)?;
-    let device = open_device(config.train.device)?;
     FrozenEncoder::load(&config.encoder, &weights, &config.augment, device)
         .map_err(|error| CliError::Input(format!("{}: {error}", path.display())))
 }
@@ -126,17 +164,13 @@ fn evaluate(
     measure: impl Fn(&FrozenEncoder, &Split, &Split, usize) -> Result<Accuracy, CliError>,
 ) -> Result<(), CliError> {
     let config = Run::read_config(&target.run)?;
-    let data_config = match &target.data {
-        Some(path) => DataConfig { path: Some(path.clone()), test: target.test.clone(), ..Default::default() },
-        None => DataConfig { test: target.test.clone().or(config.data.test.clone()), ..config.data.clone() },
-    };
-    let data = Dataset::open(&data_config, config.seed)?;
+    let data = target.open(&config)?;
     let (train, test) = labelled_splits(&data)?;
     if data.test.is_none() {
         eprintln!("no test images: every fifth training image of each class is held out");
     }
-    let encoder = load_encoder(&target.run, &config)?;
-    let device = open_device(DeviceName::Cpu)?;
+    let device = open_device(target.device.unwrap_or(config.train.device))?;
+    let encoder = load_encoder(&target.run, &config, device.clone())?;
     let untrained = FrozenEncoder::untrained(&config.encoder, config.seed, &config.augment, device);
     let classes = data.classes.len();
     let trained_accuracy = measure(&encoder, &train, &test, classes)?;

@@ -12,7 +12,10 @@ use crate::storage::{load_ids, load_tensors, save_tensors};
 use clap::Args;
 use std::path::PathBuf;
 
-/// Evaluate a loss on embeddings from a file.
+/// Ids are an index into `log_u`; more than this is a mistake.
+const MAX_SAMPLES: usize = 1 << 30;
+
+/// Evaluate a loss on embeddings from a file, to check it against another program.
 ///
 /// IN holds `z_a` and `z_b` [B, d] (raw; they are normalised inside), and optionally `ids` [B] i64 and `log_u` [n]
 /// (NaN: never seen). More than two views are `views_0`, `views_1`, … instead. OUT gets `loss`, `objective`, `grad_a`
@@ -56,7 +59,10 @@ impl LossVerb {
         if ids.len() != batch {
             return Err(wrong(format!("ids has {} entries for {batch} rows", ids.len())));
         }
-        let samples = ids.iter().max().map_or(0, |max| max + 1);
+        let samples = ids.iter().max().map_or(0, |max| max.saturating_add(1));
+        if samples > MAX_SAMPLES {
+            return Err(wrong(format!("ids go up to {}; at most {MAX_SAMPLES} samples", samples - 1)));
+        }
         let mut state = SampleState::new(samples, loss.columns());
         if let (Some(log_u), true) = (tensors.get(LOG_U), loss.columns().contains(&LOG_U)) {
             if log_u.values.len() < samples {
@@ -66,9 +72,15 @@ impl LossVerb {
                     samples - 1
                 )));
             }
+            if let Some(id) = log_u.values.iter().position(|v| v.is_infinite()) {
+                return Err(wrong(format!("log_u[{id}] is infinite; NaN stands for a sample never seen")));
+            }
             state = SampleState::from_columns(log_u.values.len(), [(LOG_U.into(), log_u.values.clone())].into());
         }
 
+        if views.len() < 2 {
+            return Err(wrong("there is only one view; a loss needs two".into()));
+        }
         let large_views = self.large.unwrap_or(views.len());
         if !(2..=views.len()).contains(&large_views) {
             return Err(CliError::Input(format!("--large {large_views}: there are {} views", views.len())));

@@ -31,16 +31,12 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Verb {
-    /// See it work: train SogCLR and SimCLR on embedded images, compare both with the untrained encoder
     Demo(demo::Demo),
-    /// Pre-train an encoder on your images
     Pretrain(pretrain::Pretrain),
-    /// Continue a run that was stopped, killed or lost power
     Resume(resume::Resume),
     /// Measure a trained encoder: linear classifier or nearest neighbours
     #[command(subcommand)]
     Eval(eval::Eval),
-    /// Evaluate a loss on embeddings from a file, to check it against another program
     Loss(loss::LossVerb),
     /// Show the resolved configuration, or the reference of all keys
     #[command(subcommand)]

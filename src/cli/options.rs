@@ -3,7 +3,7 @@
 use super::error::CliError;
 use crate::config::Overrides;
 use clap::Args;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 #[derive(Args, Clone, Default)]
 pub struct RunOptions {
@@ -34,7 +34,7 @@ pub struct RunOptions {
     #[arg(long, value_name = "E")]
     pub epochs: Option<usize>,
     /// Seed of every random choice
-    #[arg(long, value_name = "S")]
+    #[arg(long, value_name = "S", value_parser = clap::value_parser!(u64).range(..1 << 63))]
     pub seed: Option<u64>,
     /// cpu, wgpu or cuda
     #[arg(long, value_name = "NAME")]
@@ -60,7 +60,7 @@ impl RunOptions {
         for assignment in &self.sets {
             overrides.set(assignment)?;
         }
-        let path = |path: &Option<PathBuf>| path.as_deref().map(absolute);
+        let path = |path: &Option<PathBuf>| Some(toml::Value::String(path.as_ref()?.to_string_lossy().into_owned()));
         let number = |value: Option<usize>| value.map(|v| toml::Value::Integer(v as i64));
         let word = |value: &Option<String>| value.clone().map(toml::Value::String);
         let flags = [
@@ -79,15 +79,9 @@ impl RunOptions {
         ];
         for (key, value) in flags {
             if let Some(value) = value {
-                crate::config::set_key(&mut overrides.0, key, value);
+                overrides.lay(key, value);
             }
         }
         Ok(overrides)
     }
-}
-
-/// A path that still holds when the run is resumed from elsewhere.
-fn absolute(path: &Path) -> toml::Value {
-    let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-    toml::Value::String(path.to_string_lossy().into_owned())
 }

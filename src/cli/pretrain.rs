@@ -8,7 +8,7 @@ use crate::config::{Overrides, RunConfig};
 use crate::data::{Dataset, Manifest, Split};
 use crate::train::{Outcome, Run, TrainError, Trainer};
 use clap::Args;
-use serde_json::json;
+use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -55,8 +55,11 @@ pub fn prepare(overrides: &Overrides, out: &Path, verbosity: Verbosity) -> Resul
         describe(&data);
     }
     let mut split = data.train;
-    let bar = counter("checking images", split.len());
-    let (manifest, bad) = Manifest::build(&mut split, config.data.skip_bad, || bar.inc(1))?;
+    let bar = counter("checking images", split.len() + data.test.as_ref().map_or(0, Split::len));
+    let (manifest, mut bad) = Manifest::build(&mut split, config.data.skip_bad, || bar.inc(1))?;
+    if let Some(mut test) = data.test {
+        bad.extend(Manifest::build(&mut test, config.data.skip_bad, || bar.inc(1))?.1);
+    }
     bar.finish_and_clear();
     if let Some(first) = bad.first() {
         eprintln!("left out {} unreadable images, first: {first}", bad.len());
@@ -95,23 +98,37 @@ pub fn train(
     })?;
     if outcome == Outcome::Finished {
         let seconds = began.elapsed().as_secs_f64();
-        let steps = trainer.step() - first_step;
-        let summary = json!({
-            "method": run.config.method.name(),
-            "encoder": run.config.encoder,
-            "feature_dim": run.config.encoder.feature_dim(),
-            "load_with": run.config.encoder.torch_recipe(),
-            "samples": samples,
-            "steps": trainer.step(),
-            "loss": last.map(|(loss, _)| loss),
-            "objective": last.map(|(_, objective)| objective),
-            "seconds": seconds,
-            "images_per_s": (steps * run.config.train.batch) as f64 / seconds.max(1e-9),
-        });
-        Run::summarise(run.folder(), "train", summary)?;
+        let images = ((trainer.step() - first_step) * run.config.train.batch) as f64;
+        summarise(
+            run,
+            samples,
+            trainer.step(),
+            json!({
+                "loss": last.map(|(loss, _)| loss),
+                "objective": last.map(|(_, objective)| objective),
+                "seconds": seconds,
+                "images_per_s": images / seconds.max(1e-9),
+            }),
+        )?;
         eprintln!("{label}: done in {}", duration(Duration::from_secs_f64(seconds)));
     }
     Ok(outcome)
+}
+
+/// Writes the `train` entry of `summary.json`; `more` is what only a run to its end knows.
+pub fn summarise(run: &Run, samples: usize, steps: usize, more: Value) -> Result<(), TrainError> {
+    let mut summary = json!({
+        "method": run.config.method.name(),
+        "encoder": run.config.encoder,
+        "feature_dim": run.config.encoder.feature_dim(),
+        "load_with": run.config.encoder.torch_recipe(),
+        "samples": samples,
+        "steps": steps,
+    });
+    if let (Value::Object(summary), Value::Object(more)) = (&mut summary, more) {
+        summary.extend(more);
+    }
+    Ok(Run::summarise(run.folder(), "train", summary)?)
 }
 
 /// Says what to do next.
@@ -133,9 +150,7 @@ pub fn finish(outcome: Outcome, run: &Run) -> Result<(), CliError> {
 
 /// Fails before any work is done if the folder is taken or cannot be made.
 pub fn refuse_existing(out: &Path) -> Result<(), CliError> {
-    if out.is_file() || out.read_dir().is_ok_and(|mut entries| entries.next().is_some()) {
-        return Err(TrainError::Exists(out.to_owned()).into());
-    }
+    crate::train::refuse_existing(out)?;
     let mut existing = out;
     while !existing.exists() {
         match existing.parent() {

@@ -8,8 +8,11 @@ use std::time::{Duration, Instant};
 /// Seconds between plain lines.
 const LINE_EVERY: Duration = Duration::from_secs(10);
 
-/// A bar that counts to `total`, or nothing without a terminal.
+/// A bar that counts to `total`, or one line without a terminal.
 pub fn counter(what: &'static str, total: usize) -> ProgressBar {
+    if !std::io::stderr().is_terminal() {
+        eprintln!("{what}: {total}");
+    }
     let bar = ProgressBar::with_draw_target(Some(total as u64), ProgressDrawTarget::stderr());
     let style = ProgressStyle::with_template("{msg} [{bar:30}] {pos}/{len} {eta}").expect("a valid template");
     bar.set_style(style.progress_chars("=> "));
@@ -23,11 +26,9 @@ pub struct TrainProgress {
     label: String,
     began: Instant,
     first_step: usize,
-    last_line: Instant,
-    last_epoch: usize,
-    /// Exponential means over recent steps.
-    seconds: Option<f64>,
-    wait: f64,
+    last_line: Option<Instant>,
+    /// Exponential means over recent steps: seconds, and the share of waiting.
+    recent: Option<(f64, f64)>,
 }
 
 impl TrainProgress {
@@ -40,36 +41,25 @@ impl TrainProgress {
             bar
         });
         let now = Instant::now();
-        Self {
-            bar,
-            label: label.to_owned(),
-            began: now,
-            first_step,
-            last_line: now,
-            last_epoch: usize::MAX,
-            seconds: None,
-            wait: 0.0,
-        }
+        Self { bar, label: label.to_owned(), began: now, first_step, last_line: None, recent: None }
     }
 
     pub fn step(&mut self, report: &StepReport) {
-        let seconds = report.elapsed.as_secs_f64();
+        let seconds = report.elapsed.as_secs_f64().max(1e-9);
+        let wait = report.waited.as_secs_f64() / seconds;
         let blend = |old: f64, new: f64| 0.95 * old + 0.05 * new;
-        self.seconds = Some(self.seconds.map_or(seconds, |old| blend(old, seconds)));
-        self.wait = blend(self.wait, report.waited.as_secs_f64() / seconds.max(1e-9));
+        self.recent = Some(self.recent.map_or((seconds, wait), |(s, w)| (blend(s, seconds), blend(w, wait))));
         let finished = report.step == report.total_steps;
-        let epoch = report.step / report.steps_per_epoch;
         if let Some(bar) = &self.bar {
             bar.set_position(report.step as u64);
             bar.set_message(self.text(report));
             if finished {
                 bar.finish();
             }
-        } else if self.last_line.elapsed() >= LINE_EVERY || finished || self.last_epoch == usize::MAX {
+        } else if finished || self.last_line.is_none_or(|last| last.elapsed() >= LINE_EVERY) {
             eprintln!("{} {}", self.label, self.text(report));
-            self.last_line = Instant::now();
+            self.last_line = Some(Instant::now());
         }
-        self.last_epoch = epoch;
     }
 
     fn text(&self, report: &StepReport) -> String {
@@ -78,12 +68,13 @@ impl TrainProgress {
         let done = (report.step - self.first_step).max(1) as f64;
         let per_step = self.began.elapsed().as_secs_f64() / done;
         let left = Duration::from_secs_f64(per_step * (report.total_steps - report.step) as f64);
-        let speed = report.batch as f64 / self.seconds.unwrap_or(1.0).max(1e-9);
+        let (seconds, wait) = self.recent.unwrap_or((1.0, 0.0));
+        let speed = report.batch as f64 / seconds;
         format!(
             "epoch {epoch:.1}/{epochs} step {}/{} · {speed:.0} images/s · data wait {:.0}% · loss {:.4} · objective {:.4} · {} left",
             report.step,
             report.total_steps,
-            100.0 * self.wait,
+            100.0 * wait,
             report.loss,
             report.objective,
             duration(left)

@@ -1,9 +1,10 @@
 //! `sogclr resume`: continue a run exactly where its last checkpoint left it.
 
 use super::error::CliError;
-use super::pretrain::{finish, stop_on_ctrl_c, train};
+use super::pretrain::{finish, stop_on_ctrl_c, summarise, train};
 use crate::train::{Run, Trainer};
 use clap::Args;
+use serde_json::json;
 use std::path::PathBuf;
 
 /// Continue a run that was stopped, killed or lost power.
@@ -20,9 +21,16 @@ impl Resume {
     pub fn run(self) -> Result<(), CliError> {
         let run = Run::open(&self.run)?;
         let data = run.open_data()?;
-        let trainer = Trainer::restore(&run.config, data.train.len(), run.latest()?)?;
+        let (checkpoint, broken) = run.latest()?;
+        if let Some(error) = broken {
+            eprintln!("going back to step {}: {error}", checkpoint.step);
+        }
+        let trainer = Trainer::restore(&run.config, data.train.len(), checkpoint)?;
         let (done, total) = (trainer.step(), trainer.plan().total_steps());
         if done == total {
+            if !run.has_summary() {
+                summarise(&run, data.train.len(), total, json!({}))?;
+            }
             println!("{} is complete ({total} steps)", self.run.display());
             return Ok(());
         }

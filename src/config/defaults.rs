@@ -18,13 +18,15 @@ pub(super) fn resolve(overrides: &Overrides) -> Result<(RunConfig, Dataset), Con
     if let Some(Value::Table(given)) = user.get("data") {
         lay_over(&mut data_table, given);
     }
-    let data_config: DataConfig = parse("data", Value::Table(data_table))?;
+    let mut data_config: DataConfig = parse("data", Value::Table(data_table))?;
+    // Paths must still hold when the run is resumed from elsewhere.
+    for path in [&mut data_config.path, &mut data_config.test, &mut data_config.classes].into_iter().flatten() {
+        *path = std::path::absolute(&*path).unwrap_or_else(|_| path.clone());
+    }
     let data = Dataset::open(&data_config, seed)?;
 
-    let size = match user.get("augment").and_then(|a| a.get("views")) {
-        Some(views) => largest_size(views).unwrap_or(224),
-        None => data_config.image_size.unwrap_or_else(|| default_size(&data)),
-    };
+    let views_size = user.get("augment").and_then(|a| a.get("views")).and_then(largest_size);
+    let size = data_config.image_size.or(views_size).unwrap_or_else(|| default_size(&data));
     let preset = match user.get("augment").and_then(|a| a.get("preset")) {
         Some(value) => parse("augment.preset", value.clone())?,
         None if data.is_grey => Preset::Grey,
@@ -51,7 +53,7 @@ pub(super) fn resolve(overrides: &Overrides) -> Result<(RunConfig, Dataset), Con
     })?;
     let (optimizer, learning_rate) = optimizer(overrides.string("optimizer.kind"), preset)?;
     let epochs = match user.get("train").and_then(|t| t.get("epochs")).and_then(Value::as_integer) {
-        Some(epochs) => epochs.max(0) as f64,
+        Some(epochs) => epochs.clamp(0, 1_000_000) as f64,
         None => 100.0,
     };
     let hidden = encoder.feature_dim().clamp(128, 2048);
@@ -73,9 +75,15 @@ pub(super) fn resolve(overrides: &Overrides) -> Result<(RunConfig, Dataset), Con
         optimizer,
         augment: AugmentConfig::preset(preset, size),
     };
+    let data_config = base.data.clone();
     let mut merged = table(&base);
     lay_over(&mut merged, user);
-    Ok((parse("", Value::Table(merged))?, data))
+    let mut config: RunConfig = parse("", Value::Table(merged))?;
+    config.data = data_config;
+    if let (Some(size), Some(first)) = (config.data.image_size, config.augment.views.first_mut()) {
+        first.size = size;
+    }
+    Ok((config, data))
 }
 
 /// The optimiser's defaults and the learning rate that suits it.
@@ -109,7 +117,7 @@ fn optimizer(kind: Option<&str>, preset: Preset) -> Result<(OptimizerConfig, Lea
 /// The side of a crop: the images' own where they are small, 224 at most.
 fn default_size(data: &Dataset) -> usize {
     if let Some(size) = data.native_size {
-        return size.min(224);
+        return size.clamp(8, 224);
     }
     let mut sides = Vec::new();
     for id in (0..data.train.len()).take(16) {

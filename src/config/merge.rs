@@ -27,8 +27,15 @@ impl Overrides {
             return Err(ConfigError::Syntax { origin: "--set".into(), message });
         };
         let value = format!("v = {}", text.trim()).parse::<Table>().ok().and_then(|mut table| table.remove("v"));
-        set_key(&mut self.0, key.trim(), value.unwrap_or_else(|| Value::String(text.trim().to_owned())));
+        self.lay(key.trim(), value.unwrap_or_else(|| Value::String(text.trim().to_owned())));
         Ok(())
+    }
+
+    /// Lays one dotted key over what is there. A new `kind` replaces its table.
+    pub fn lay(&mut self, key: &str, value: Value) {
+        let mut table = Table::new();
+        set_key(&mut table, key, value);
+        lay_over(&mut self.0, &table);
     }
 
     /// The string at a dotted key.
@@ -40,7 +47,7 @@ impl Overrides {
 }
 
 /// Puts `value` at a dotted key, making tables on the way.
-pub fn set_key(table: &mut Table, key: &str, value: Value) {
+fn set_key(table: &mut Table, key: &str, value: Value) {
     match key.split_once('.') {
         None => {
             table.insert(key.to_owned(), value);
@@ -86,6 +93,14 @@ mod tests {
         assert_eq!(overrides.0["augment"]["mean"].as_array().unwrap().len(), 3);
         assert_eq!(overrides.0["seed"].as_integer(), Some(7));
         assert!(overrides.set("no-value").is_err());
+    }
+
+    #[test]
+    fn a_flag_may_change_the_kind_of_a_recipe() {
+        let recipe = "[method]\nkind = 'sogclr'\ntemperature = 0.3\ngamma = { kind = 'constant', value = 0.9 }";
+        let mut overrides = Overrides(recipe.parse().unwrap());
+        overrides.set("method.kind=simclr").unwrap();
+        assert_eq!(overrides.0["method"].as_table().unwrap().len(), 1, "SogCLR's keys are gone");
     }
 
     #[test]

@@ -6,7 +6,7 @@ mod merge;
 mod reference;
 mod validate;
 
-pub use merge::{Overrides, set_key};
+pub use merge::Overrides;
 pub use reference::reference_markdown;
 
 use crate::augment::AugmentConfig;
@@ -42,7 +42,7 @@ pub struct TrainConfig {
     pub batch: usize,
     /// Passes over the data.
     pub epochs: usize,
-    /// cpu, wgpu or cuda.
+    /// Where to compute; wgpu and cuda are cargo features.
     pub device: DeviceName,
     /// Minutes between checkpoints; 0 writes one after every step.
     pub checkpoint_minutes: f64,
@@ -51,7 +51,7 @@ pub struct TrainConfig {
     pub keep_every: Option<usize>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum DeviceName {
     Cpu,

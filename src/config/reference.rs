@@ -43,7 +43,6 @@ fn walk(schema: &Value, prefix: &str, definitions: &Map<String, Value>, page: &m
                 let text = description(variant).unwrap_or_default();
                 let _ = writeln!(page, "| `{path}.kind = \"{kind}\"` | | {text} |");
                 walk(resolve(variant, definitions), &path, definitions, page);
-                walk(variant, &path, definitions, page);
             }
         } else if inner.get("properties").is_some() {
             walk(inner, &path, definitions, page);

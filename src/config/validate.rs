@@ -4,7 +4,7 @@ use super::{ConfigError, DeviceName, RunConfig};
 
 impl RunConfig {
     /// Refuses what cannot work with `samples` training images.
-    pub(super) fn validate(&self, samples: usize) -> Result<(), ConfigError> {
+    pub(crate) fn validate(&self, samples: usize) -> Result<(), ConfigError> {
         let require = |holds: bool, key: &str, problem: String| match holds {
             true => Ok(()),
             false => Err(ConfigError::Value { key: key.into(), problem }),
@@ -13,12 +13,16 @@ impl RunConfig {
         require(batch >= 2, "train.batch", format!("is {batch}; a contrastive batch has at least 2 images"))?;
         let problem = format!("is {batch}, but there are only {samples} training images: lower --batch");
         require(batch <= samples, "train.batch", problem)?;
-        require(self.train.epochs >= 1, "train.epochs", "is 0; train for at least 1 epoch".into())?;
+        let epochs = self.train.epochs;
+        let problem = format!("is {epochs}; it must lie between 1 and 1000000");
+        require((1..=1_000_000).contains(&epochs), "train.epochs", problem)?;
         let minutes = self.train.checkpoint_minutes;
-        require(minutes >= 0.0, "train.checkpoint_minutes", format!("is {minutes}; it must be 0 or more"))?;
+        let problem = format!("is {minutes}; it must lie between 0 and 100000");
+        require((0.0..=1e5).contains(&minutes), "train.checkpoint_minutes", problem)?;
         require(self.train.keep_every != Some(0), "train.keep_every", "is 0; leave it out to keep none".into())?;
 
         self.method.check().map_err(|(key, problem)| ConfigError::Value { key, problem })?;
+        self.optimizer.check().map_err(|(key, problem)| ConfigError::Value { key, problem })?;
 
         let width = self.encoder.width;
         let problem = format!("is {width}; it must lie between 0.0625 and 16");
@@ -57,7 +61,12 @@ impl RunConfig {
         }
         let positive_sigma = blur.sigma[0] > 0.0 && blur.sigma[0] <= blur.sigma[1];
         require(positive_sigma, "augment.blur.sigma", format!("is {:?}; it must be positive and rise", blur.sigma))?;
-        require(augment.std.iter().all(|&s| s > 0.0), "augment.std", "must be positive".into())?;
+        let strengths = [jitter.brightness, jitter.contrast, jitter.saturation, jitter.hue];
+        let possible = strengths.iter().all(|s| (0.0..=10.0).contains(s));
+        require(possible, "augment.jitter", "has a strength outside 0–10".into())?;
+        require(augment.mean.iter().all(|m| m.is_finite()), "augment.mean", "must be finite".into())?;
+        let positive = augment.std.iter().all(|&s| s > 0.0 && s.is_finite());
+        require(positive, "augment.std", "must be positive".into())?;
 
         match self.train.device {
             DeviceName::Wgpu if cfg!(not(feature = "wgpu")) => Err(ConfigError::Device("wgpu")),

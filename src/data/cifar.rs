@@ -13,6 +13,7 @@ struct Format {
     names: &'static str,
     /// CIFAR-100 stores the coarse label before the fine one.
     label_bytes: usize,
+    classes: u32,
 }
 
 const FORMATS: [Format; 2] = [
@@ -21,8 +22,9 @@ const FORMATS: [Format; 2] = [
         test: "test_batch.bin",
         names: "batches.meta.txt",
         label_bytes: 1,
+        classes: 10,
     },
-    Format { train: &["train.bin"], test: "test.bin", names: "fine_label_names.txt", label_bytes: 2 },
+    Format { train: &["train.bin"], test: "test.bin", names: "fine_label_names.txt", label_bytes: 2, classes: 100 },
 ];
 
 /// Opens `folder` if it holds CIFAR batches.
@@ -31,21 +33,22 @@ pub(super) fn open(folder: &Path) -> Option<Result<Dataset, DataError>> {
 }
 
 fn read_folder(folder: &Path, format: &Format) -> Result<Dataset, DataError> {
-    let train = read_split(folder, format.train, format.label_bytes)?;
+    let train = read_split(folder, format.train, format)?;
     let test = match folder.join(format.test).exists() {
-        true => Some(read_split(folder, &[format.test], format.label_bytes)?),
+        true => Some(read_split(folder, &[format.test], format)?),
         false => None,
     };
     let names = std::fs::read_to_string(folder.join(format.names)).unwrap_or_default();
     let mut classes: Vec<String> = names.lines().map(str::trim).filter(|l| !l.is_empty()).map(str::to_owned).collect();
     if classes.is_empty() {
-        classes = (0..if format.label_bytes == 1 { 10 } else { 100 }).map(|class| class.to_string()).collect();
+        classes = (0..format.classes).map(|class| class.to_string()).collect();
     }
     let title = folder.display().to_string();
     Ok(Dataset { title, train, test, classes, native_size: Some(32), is_grey: false })
 }
 
-fn read_split(folder: &Path, files: &[&str], label_bytes: usize) -> Result<Split, DataError> {
+fn read_split(folder: &Path, files: &[&str], format: &Format) -> Result<Split, DataError> {
+    let label_bytes = format.label_bytes;
     let record = label_bytes + 3 * PIXELS;
     let (mut pixels, mut labels) = (Vec::new(), Vec::new());
     for file in files {
@@ -56,7 +59,12 @@ fn read_split(folder: &Path, files: &[&str], label_bytes: usize) -> Result<Split
             return Err(DataError::Format { path, cause });
         }
         for image in bytes.chunks_exact(record) {
-            labels.push(u32::from(image[label_bytes - 1]));
+            let label = u32::from(image[label_bytes - 1]);
+            if label >= format.classes {
+                let cause = format!("label {label} of {} classes: fetch the file again", format.classes);
+                return Err(DataError::Format { path, cause });
+            }
+            labels.push(label);
             let planes = &image[label_bytes..];
             pixels.extend((0..PIXELS).flat_map(|p| [planes[p], planes[PIXELS + p], planes[2 * PIXELS + p]]));
         }

@@ -12,7 +12,7 @@ pub enum DataError {
     Empty(PathBuf),
     #[error("cannot read {path}: {source}")]
     Read { path: PathBuf, source: std::io::Error },
-    #[error("{name} is not a readable image ({cause}): repair or remove it, or set data.skip_bad=true")]
+    #[error("{name} is not a readable image ({cause})")]
     Decode { name: String, cause: String },
     #[error("{path}: {cause}")]
     Format { path: PathBuf, cause: String },
@@ -25,6 +25,8 @@ pub enum DataError {
     UnknownClass { path: PathBuf, class: String, known: String },
     #[error("{0} has no labels: put the images of each class into a folder of its own")]
     NoLabels(String),
+    #[error("{0} names no class: write one on each line")]
+    NoClasses(PathBuf),
     #[error("--limit {limit} is more than the {available} training images")]
     Limit { limit: usize, available: usize },
     #[error("the data changed since the run began: {0}; restore it, or start a new run")]

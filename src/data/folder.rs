@@ -2,6 +2,7 @@
 //! `train/` and `val/` or `test/` are taken as splits.
 
 use super::{DataError, Dataset, Image, Source, Split};
+use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::UNIX_EPOCH;
@@ -22,7 +23,7 @@ impl FolderImages {
 }
 
 impl Source for FolderImages {
-    fn len(&self) -> usize {
+    fn count(&self) -> usize {
         self.files.len()
     }
 
@@ -65,15 +66,18 @@ fn read_folder(folder: &Path) -> Result<Option<Dataset>, DataError> {
     let test = match test_root {
         Some(root) if train_root != folder => {
             let files = list(&root)?;
-            let test_classes = classes_of(&files).unwrap_or_default();
-            let source = Arc::new(FolderImages { root: root.clone(), files });
-            let labels = match &classes {
-                Some(known) if test_classes.iter().all(|class| known.contains(class)) => {
-                    (!test_classes.is_empty()).then(|| labels_of(&source.files, known))
+            let labels = match (&classes, classes_of(&files)) {
+                (Some(known), Some(found)) => {
+                    if let Some(class) = found.iter().find(|class| !known.contains(class)) {
+                        let known = known.iter().take(5).cloned().collect::<Vec<_>>().join(", ");
+                        return Err(DataError::UnknownClass { path: root, class: class.clone(), known });
+                    }
+                    Some(labels_of(&files, known))
                 }
                 _ => None,
             };
-            (source.len() > 0).then(|| Split::new(source, labels))
+            let source = FolderImages { root, files };
+            (source.count() > 0).then(|| Split::new(Arc::new(source), labels))
         }
         _ => None,
     };
@@ -85,8 +89,13 @@ fn read_folder(folder: &Path) -> Result<Option<Dataset>, DataError> {
 /// Every image below `root`, relative and sorted; hidden files and folders are passed over.
 fn list(root: &Path) -> Result<Vec<PathBuf>, DataError> {
     let (mut files, mut folders) = (Vec::new(), vec![root.to_owned()]);
+    let mut seen = HashSet::new();
     while let Some(folder) = folders.pop() {
         let error = |source| DataError::Read { path: folder.clone(), source };
+        // Links may lead in circles.
+        if !seen.insert(folder.canonicalize().map_err(error)?) {
+            continue;
+        }
         for entry in std::fs::read_dir(&folder).map_err(error)? {
             let path = entry.map_err(error)?.path();
             if path.file_name().is_none_or(|name| name.to_string_lossy().starts_with('.')) {
@@ -95,7 +104,12 @@ fn list(root: &Path) -> Result<Vec<PathBuf>, DataError> {
             if path.is_dir() {
                 folders.push(path);
             } else if is_image(&path) {
-                files.push(path.strip_prefix(root).expect("below the root").to_owned());
+                let relative = path.strip_prefix(root).expect("below the root").to_owned();
+                if relative.to_str().is_none() {
+                    let cause = "the name is not valid UTF-8: rename the file".to_owned();
+                    return Err(DataError::Format { path, cause });
+                }
+                files.push(relative);
             }
         }
     }
@@ -123,11 +137,8 @@ fn classes_of(files: &[PathBuf]) -> Option<Vec<String>> {
 }
 
 fn labels_of(files: &[PathBuf], classes: &[String]) -> Vec<u32> {
-    let label = |file: &PathBuf| {
-        let class = class_of(file).expect("every image has a class");
-        classes.iter().position(|known| *known == class).expect("a known class") as u32
-    };
-    files.iter().map(label).collect()
+    let numbers: HashMap<&str, u32> = classes.iter().map(String::as_str).zip(0..).collect();
+    files.iter().map(|file| numbers[class_of(file).expect("every image has a class").as_str()]).collect()
 }
 
 #[cfg(test)]
@@ -153,6 +164,15 @@ mod tests {
         assert_eq!([data.train.label(1), data.train.label(2)], [Some(0), Some(1)]);
         touch(root.path(), &["loose.png"]);
         assert!(!open(root.path()).unwrap().unwrap().train.is_labelled());
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn links_that_lead_in_circles_end() {
+        let root = tempfile::tempdir().unwrap();
+        touch(root.path(), &["a/1.png"]);
+        std::os::unix::fs::symlink(root.path(), root.path().join("a/again")).unwrap();
+        assert_eq!(open(root.path()).unwrap().unwrap().train.len(), 1);
     }
 
     #[test]

@@ -10,21 +10,25 @@ use std::sync::Arc;
 
 /// Opens `folder` if it holds IDX training images.
 pub(super) fn open(folder: &Path) -> Option<Result<Dataset, DataError>> {
-    let train = find(folder, &["train"], "images", 3)?;
-    Some(read_folder(folder, &train))
+    match find(folder, TRAIN, "images", 3) {
+        Some(train) => Some(read_folder(folder, &train, TRAIN)),
+        // A folder with test files alone, as --test may name.
+        None => find(folder, TEST, "images", 3).map(|test| read_folder(folder, &test, TEST)),
+    }
 }
 
-fn read_folder(folder: &Path, train: &Path) -> Result<Dataset, DataError> {
+fn read_folder(folder: &Path, first: &Path, prefixes: &[&str]) -> Result<Dataset, DataError> {
     let split = |images: &Path, prefixes: &[&str]| {
         let labels = find(folder, prefixes, "labels", 1);
         let (images_bytes, labels_bytes) = (read(images)?, labels.as_deref().map(read).transpose()?);
         parse_split(images, &images_bytes, labels.as_deref().zip(labels_bytes.as_deref()))
     };
-    let train = split(train, &["train"])?;
+    let train = split(first, prefixes)?;
     let test = find(folder, TEST, "images", 3).map(|images| split(&images, TEST)).transpose()?;
     Ok(dataset(folder.display().to_string(), train, test, None))
 }
 
+const TRAIN: &[&str] = &["train"];
 const TEST: &[&str] = &["t10k", "test"];
 
 /// A dataset of square grey images; classes are numbered unless named.
@@ -34,7 +38,9 @@ pub(super) fn dataset(
     test: Option<(Split, usize)>,
     classes: Option<Vec<String>>,
 ) -> Dataset {
-    let count = (0..train.len()).filter_map(|id| train.label(id)).max().map_or(0, |max| max as usize + 1);
+    let splits = std::iter::once(&train).chain(test.as_ref().map(|(split, _)| split));
+    let labels = splits.flat_map(|split| (0..split.len()).filter_map(|id| split.label(id)));
+    let count = labels.max().map_or(0, |max| max as usize + 1);
     let classes = classes.unwrap_or_else(|| (0..count).map(|class| class.to_string()).collect());
     Dataset { title, train, test: test.map(|(split, _)| split), classes, native_size: Some(side), is_grey: true }
 }
@@ -63,7 +69,7 @@ pub(super) fn parse_split(
         let cause = format!("expected images (3 dimensions), found {} dimensions", dims.len());
         return Err(DataError::Format { path: images_path.to_owned(), cause });
     };
-    if count == 0 {
+    if count * height * width == 0 {
         return Err(DataError::Empty(images_path.to_owned()));
     }
     let labels = labels

@@ -1,7 +1,6 @@
 //! Decoded images.
 
 use super::DataError;
-use crate::augment::{CropBox, Planes};
 
 /// 8-bit pixels, interleaved; one channel (grey) or three (RGB).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,35 +15,45 @@ impl Image {
     /// Decodes a file's bytes as RGB. A truncated JPEG is an error, not a picture with a grey bottom.
     pub fn decode(bytes: &[u8], name: &str) -> Result<Self, DataError> {
         let error = |cause: String| DataError::Decode { name: name.to_owned(), cause };
-        if bytes.starts_with(&[0xFF, 0xD8]) && !bytes.windows(2).rev().any(|pair| pair == [0xFF, 0xD9]) {
+        if is_truncated_jpeg(bytes) {
             return Err(error("the JPEG is truncated".into()));
         }
         let image = image::load_from_memory(bytes).map_err(|e| error(e.to_string()))?.into_rgb8();
         let (width, height) = (image.width() as usize, image.height() as usize);
         Ok(Self { height, width, channels: 3, data: image.into_raw() })
     }
+}
 
-    pub fn crop(&self, region: CropBox) -> Self {
-        let row_len = self.width * self.channels;
-        let data = self
-            .data
-            .chunks_exact(row_len)
-            .skip(region.top)
-            .take(region.height)
-            .flat_map(|row| &row[region.left * self.channels..(region.left + region.width) * self.channels])
-            .copied()
-            .collect();
-        Self { height: region.height, width: region.width, channels: self.channels, data }
+/// Whether a JPEG lacks its end marker behind the start of the scan. Markers inside earlier segments, such as those
+/// of an embedded thumbnail, do not count.
+fn is_truncated_jpeg(bytes: &[u8]) -> bool {
+    if !bytes.starts_with(&[0xFF, 0xD8]) {
+        return false;
     }
-
-    /// Pixels in [0, 1], planar.
-    pub fn to_planes(&self, out: &mut Planes) {
-        (out.channels, out.height, out.width) = (self.channels, self.height, self.width);
-        let len = self.height * self.width;
-        out.values.resize(self.channels * len, 0.0);
-        for (channel, plane) in out.values.chunks_exact_mut(len).enumerate() {
-            let pixels = self.data.iter().skip(channel).step_by(self.channels);
-            plane.iter_mut().zip(pixels).for_each(|(out, &v)| *out = f32::from(v) / 255.0);
+    let mut at = 2;
+    while let Some(&[0xFF, marker, high, low]) = bytes.get(at..at + 4) {
+        let length = usize::from(u16::from_be_bytes([high, low]));
+        at += 2 + length;
+        if marker == 0xDA {
+            return !bytes.get(at..).is_some_and(|scan| scan.windows(2).any(|pair| pair == [0xFF, 0xD9]));
         }
+    }
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_end_marker_of_a_thumbnail_does_not_hide_a_cut() {
+        let mut bytes = Vec::new();
+        let picture = image::RgbImage::from_fn(32, 32, |x, y| image::Rgb([(x * 8) as u8, (y * 8) as u8, 7]));
+        picture.write_to(&mut std::io::Cursor::new(&mut bytes), image::ImageFormat::Jpeg).unwrap();
+        let thumbnail = [0xFF, 0xE1, 0, 6, 0xFF, 0xD9, 1, 2];
+        bytes.splice(2..2, thumbnail);
+        assert!(Image::decode(&bytes, "whole").is_ok());
+        let error = Image::decode(&bytes[..bytes.len() - 40], "cut").unwrap_err().to_string();
+        assert!(error.contains("truncated"), "{error}");
     }
 }

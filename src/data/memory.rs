@@ -19,7 +19,7 @@ impl MemoryImages {
 }
 
 impl Source for MemoryImages {
-    fn len(&self) -> usize {
+    fn count(&self) -> usize {
         self.pixels.len() / (self.side.0 * self.side.1 * self.channels)
     }
 

@@ -1,7 +1,7 @@
 //! Images and labels from every supported source, behind one type. A sample's id is its index in the training
 //! split, which is also its row in the manifest and its index into the per-sample state.
 //!
-//! Adding a format: a new file with an `open` function, and one line in [`FORMATS`].
+//! Adding a format: a new file with an `open` function, and one line in `FORMATS`.
 
 mod cifar;
 mod embedded;
@@ -53,7 +53,8 @@ pub struct DataConfig {
 
 /// Where images of one split come from.
 pub trait Source: Send + Sync {
-    fn len(&self) -> usize;
+    /// Number of images.
+    fn count(&self) -> usize;
 
     /// Decodes one image.
     fn image(&self, index: usize) -> Result<Image, DataError>;
@@ -79,7 +80,7 @@ pub struct Split {
 
 impl Split {
     pub fn new(source: Arc<dyn Source>, labels: Option<Vec<u32>>) -> Self {
-        let rows = (0..source.len()).collect();
+        let rows = (0..source.count()).collect();
         Self { source, labels: labels.map(Arc::new), rows }
     }
 

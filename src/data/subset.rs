@@ -12,6 +12,9 @@ pub(super) fn keep_classes(data: &mut Dataset, file: &Path) -> Result<(), DataEr
     }
     let text = std::fs::read_to_string(file).map_err(|source| DataError::Read { path: file.to_owned(), source })?;
     let wanted: Vec<String> = text.lines().map(str::trim).filter(|l| !l.is_empty()).map(str::to_owned).collect();
+    if wanted.is_empty() {
+        return Err(DataError::NoClasses(file.to_owned()));
+    }
     if let Some(class) = wanted.iter().find(|class| !data.classes.contains(class)) {
         let known = data.classes.iter().take(5).cloned().collect::<Vec<_>>().join(", ");
         return Err(DataError::UnknownClass { path: file.to_owned(), class: class.clone(), known: known + ", …" });
@@ -29,7 +32,7 @@ pub(super) fn keep_classes(data: &mut Dataset, file: &Path) -> Result<(), DataEr
 /// The test split of `test`, its labels numbered as in `classes`.
 pub(super) fn align_classes(test: Dataset, classes: &[String], path: &Path) -> Result<Split, DataError> {
     let mut split = test.test.unwrap_or(test.train);
-    if split.is_labelled() {
+    if split.is_labelled() && !classes.is_empty() {
         if let Some(class) = test.classes.iter().find(|class| !classes.contains(class)) {
             let known = classes.iter().take(5).cloned().collect::<Vec<_>>().join(", ");
             return Err(DataError::UnknownClass { path: path.to_owned(), class: class.clone(), known });

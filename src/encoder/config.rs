@@ -34,7 +34,7 @@ pub enum Stem {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct EncoderConfig {
-    /// resnet8, resnet14, resnet20, resnet32, resnet56, resnet18, resnet34, resnet50, resnet101 or resnet152.
+    /// The network: 8–56 for small images, 18–152 as in torchvision.
     pub name: EncoderName,
     /// Multiplies every channel count: 2 and 4 are the paper's wide ResNet-50; 0.25 and 0.5 suit CPUs.
     pub width: f64,

@@ -23,6 +23,8 @@ pub enum ParamError {
     Missing(String),
     #[error("weights hold parameter {0}, which this model does not have: they belong to another model")]
     Unexpected(String),
+    #[error("the optimiser's state for {0} does not fit: it belongs to another model or optimiser")]
+    Optimizer(String),
     #[error(
         "parameter {name} has shape {found:?} in the weights and {wanted:?} in the model: they belong to another model"
     )]

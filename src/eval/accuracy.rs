@@ -13,8 +13,7 @@ pub struct Accuracy {
 }
 
 impl Accuracy {
-    /// From the class scores of each test image. A tie counts as half right in expectation: classes with the same
-    /// score are ordered by their number.
+    /// From the class scores of each test image. Classes with the same score are ordered by their number.
     pub fn from_scores<'a>(scores: impl Iterator<Item = &'a [f64]>, labels: &[u32]) -> Self {
         let (mut first, mut fifth) = (0, 0);
         for (scores, &label) in scores.zip(labels) {

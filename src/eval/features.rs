@@ -3,8 +3,8 @@
 use super::EvalError;
 use crate::augment::{AugmentConfig, Augmenter};
 use crate::data::Split;
-use crate::encoder::{EncoderConfig, NamedTensors, Pass, ResNet, export, import, initialise};
-use crate::math::{Matrix, SampleRng};
+use crate::encoder::{EncoderConfig, HeadConfig, Model, NamedTensors, Pass, ResNet, export, import};
+use crate::math::{Matrix, Purpose, SampleRng};
 use burn::tensor::{Device, Tensor, TensorData};
 use ndarray::{Axis, s};
 use rayon::prelude::*;
@@ -38,9 +38,11 @@ impl FrozenEncoder {
         Ok(Self::freeze(import(ResNet::new(config, &device), weights)?, augment, device))
     }
 
-    /// The encoder before any training, for comparison.
+    /// The encoder that a run with `seed` starts from, for comparison.
     pub fn untrained(config: &EncoderConfig, seed: u64, augment: &AugmentConfig, device: Device) -> Self {
-        Self::freeze(initialise(ResNet::new(config, &device), seed), augment, device)
+        // Weights are drawn by name, so the encoder has to stand where it stands in a model.
+        let head = HeadConfig { layers: 2, hidden: 1, output: 2 };
+        Self::freeze(Model::new(config, &head, seed, &device).encoder, augment, device)
     }
 
     fn freeze(net: ResNet, augment: &AugmentConfig, device: Device) -> Self {
@@ -83,7 +85,7 @@ impl FrozenEncoder {
                     match crops {
                         None => augmenter.centre_view(&image, self.size, out),
                         Some((seed, epoch)) => {
-                            let mut rng = SampleRng::augment(seed, epoch, id, 0);
+                            let mut rng = SampleRng::new(seed, Purpose::LinearEval, epoch as u64, id as u64, 1);
                             augmenter.crop_view(&image, self.size, &mut rng, out);
                         }
                     }

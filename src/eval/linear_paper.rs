@@ -45,7 +45,7 @@ pub fn linear_paper(
         for (index, ids) in order.chunks_exact(batch).enumerate() {
             let t = epoch * per_epoch + index;
             let lr = warmup_cosine(peak, t as f64, 0.0, (protocol.epochs * per_epoch) as f64);
-            let features = encoder.extract_crops(train, ids, protocol.seed, epoch)?.mapv(f64::from);
+            let features = encoder.extract_crops(train, ids, protocol.seed, epoch)?;
             let labels: Vec<u32> = ids.iter().map(|&id| train.label(id).unwrap_or_default()).collect();
             let (loss, gradient) = classifier.loss_and_gradient(&features, &labels);
             // v = μv + g;  w −= lr·(g + μv)
@@ -57,7 +57,7 @@ pub fn linear_paper(
         }
         progress(epoch + 1, epoch_loss);
     }
-    let scores = classifier.scores(&test.features.mapv(f64::from));
+    let scores = classifier.scores(&test.features);
     let rows: Vec<Vec<f64>> = scores.outer_iter().map(|row| row.to_vec()).collect();
     Ok(Accuracy::from_scores(rows.iter().map(Vec::as_slice), &test.labels))
 }

@@ -2,11 +2,13 @@
 //! L-BFGS in f64. Sums run over fixed blocks of rows in order, so the result does not depend on threads.
 
 use super::Labelled;
+use crate::math::Matrix;
 use ndarray::{Array1, Array2, Axis, s};
 use rayon::prelude::*;
 use std::collections::VecDeque;
 
-const BLOCK: usize = 512;
+/// Blocks of rows; a fixed number, so that sums have one order and few gradients are in memory.
+const BLOCKS: usize = 32;
 const HISTORY: usize = 10;
 
 /// Scores = W·x + b.
@@ -24,18 +26,19 @@ impl LinearClassifier {
     }
 
     /// `[rows, classes]`
-    pub fn scores(&self, features: &Array2<f64>) -> Array2<f64> {
-        features.dot(&self.weight.t()) + &self.bias
+    pub fn scores(&self, features: &Matrix) -> Array2<f64> {
+        features.mapv(f64::from).dot(&self.weight.t()) + &self.bias
     }
 
     /// Mean cross-entropy of `labels` and its gradient.
-    pub fn loss_and_gradient(&self, features: &Array2<f64>, labels: &[u32]) -> (f64, Self) {
+    pub fn loss_and_gradient(&self, features: &Matrix, labels: &[u32]) -> (f64, Self) {
         let rows = labels.len();
-        let blocks: Vec<(f64, Self)> = (0..rows.div_ceil(BLOCK))
+        let size = rows.div_ceil(BLOCKS);
+        let blocks: Vec<(f64, Self)> = (0..rows.div_ceil(size))
             .into_par_iter()
             .map(|block| {
-                let range = block * BLOCK..((block + 1) * BLOCK).min(rows);
-                let x = features.slice(s![range.clone(), ..]);
+                let range = block * size..((block + 1) * size).min(rows);
+                let x = features.slice(s![range.clone(), ..]).mapv(f64::from);
                 let mut p = x.dot(&self.weight.t()) + &self.bias;
                 let mut loss = 0.0;
                 for (mut row, &label) in p.axis_iter_mut(Axis(0)).zip(&labels[range]) {
@@ -80,11 +83,10 @@ pub fn fit_logistic(
     tolerance: f64,
     max_iterations: usize,
 ) -> (LinearClassifier, f64) {
-    let features = data.features.mapv(f64::from);
-    let dim = features.ncols();
+    let dim = data.features.ncols();
     let objective = |flat: &Array1<f64>| {
         let classifier = LinearClassifier::from_flat(flat, classes, dim);
-        let (loss, mut gradient) = classifier.loss_and_gradient(&features, &data.labels);
+        let (loss, mut gradient) = classifier.loss_and_gradient(&data.features, &data.labels);
         gradient.weight.scaled_add(lambda, &classifier.weight);
         let penalty = 0.5 * lambda * classifier.weight.iter().map(|w| w * w).sum::<f64>();
         (loss + penalty, gradient.flat())

@@ -29,6 +29,8 @@ pub enum EvalError {
     NoLabels(String),
     #[error("{0} has only one class: evaluation needs at least two")]
     OneClass(String),
+    #[error("{0} leaves no images to test or to train on: add images, or name a folder with --test")]
+    NoTest(String),
     #[error("the encoder gave features that are not finite: its weights are broken")]
     NonFinite,
 }

@@ -12,8 +12,12 @@ pub fn labelled_splits(data: &Dataset) -> Result<(Split, Split), EvalError> {
     if data.classes.len() < 2 {
         return Err(EvalError::OneClass(data.title.clone()));
     }
-    Ok(match &data.test {
+    let (train, test) = match &data.test {
         Some(test) => (data.train.clone(), test.clone()),
         None => data.train.hold_out(5),
-    })
+    };
+    match train.is_empty() || test.is_empty() {
+        true => Err(EvalError::NoTest(data.title.clone())),
+        false => Ok((train, test)),
+    }
 }

@@ -60,6 +60,8 @@ pub enum LossError {
          lower the learning rate or look for broken input"
     )]
     NonFinite { set: SetName, sample: usize },
+    #[error("the loss is not finite: training diverged; lower the learning rate")]
+    NonFiniteLoss,
 }
 
 /// A contrastive loss.

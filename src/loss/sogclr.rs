@@ -30,9 +30,17 @@ pub enum Variant {
 #[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Gamma {
     /// The same γ throughout; 1 is no memory at all.
-    Constant { value: f64 },
+    Constant {
+        /// γ, above 0 and at most 1.
+        value: f64,
+    },
     /// γ_e = min + (1 − min)·½(1 + cos(πe/epochs)), then `min`: the first epoch has no memory.
-    Cosine { min: f64, epochs: usize },
+    Cosine {
+        /// γ at the end of the fall.
+        min: f64,
+        /// Length of the fall; about half the run.
+        epochs: usize,
+    },
 }
 
 impl Gamma {
@@ -57,6 +65,9 @@ pub struct SogClr {
     /// ε₀ = ε′/|S_i| added to u in the weight (below eq. 10); 0 leaves it out.
     pub epsilon: f64,
 }
+
+/// Largest ln(ĝ/U) that weighs a gradient; e⁸⁰ leaves f32 room for the sums.
+const MAX_LOG_RATIO: f64 = 80.0;
 
 /// What the first pass keeps of one anchor.
 struct Anchor {
@@ -159,7 +170,13 @@ impl Loss for SogClr {
             .sum();
 
         // c_ab = 1/(2B)·[ −∂s⁺_a/∂s_ab + exp(s_ab/τ)/(|B_a|·U_a) ]   eq. (10)
-        let log_weight: Vec<f32> = normalisers.anchors.iter().map(|log_u| (-log_u - count.ln()) as f32).collect();
+        // Deviation: a stale u far below ĝ (`algorithm1` at a tiny τ) would overflow f32; its weights are capped.
+        let log_weight: Vec<f32> = normalisers
+            .anchors
+            .iter()
+            .zip(&anchors)
+            .map(|(log_u, a)| ((a.log_g - log_u).min(MAX_LOG_RATIO) - a.log_g - count.ln()) as f32)
+            .collect();
         let (tau32, mean32) = (tau as f32, mean as f32);
         let grads = views.backward(|a, mut s| {
             for b in views.negatives_of(a) {

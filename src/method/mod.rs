@@ -1,6 +1,6 @@
 //! Methods by name: a loss, and whatever else it trains with (momentum encoder, queue, predictor).
 //!
-//! Adding one: a new file with its configuration, and one line in [`MethodConfig`] and its two matches.
+//! Adding one: a new file with its configuration, and its name in [`MethodConfig`].
 
 mod simclr;
 mod sogclr;
@@ -11,8 +11,8 @@ pub use sogclr::SogclrConfig;
 use crate::augment::Preset;
 use crate::encoder::{Model, NamedTensors, ParamError};
 use crate::loss::{Loss, SetName};
-use crate::math::Matrix;
-use burn::tensor::Tensor;
+use crate::optim::{NamedGrads, Optimizer};
+use burn::tensor::{Gradients, Tensor};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -65,13 +65,19 @@ impl MethodConfig {
 pub trait Method: Send + Sync {
     fn loss(&self) -> &dyn Loss;
 
-    /// Embedding sets beyond the views, such as momentum keys, from the crops `[views·B, 3, s, s]` of each group.
-    fn companion_sets(&self, _model: &Model, _crops: &[Tensor<4>]) -> Vec<(SetName, Matrix)> {
+    /// Embedding sets beyond the views, such as momentum keys or predictions, from the crops `[views·B, 3, s, s]` of
+    /// each group and the views' embeddings `[B, dim]`. On the autodiff graph where their gradient should flow.
+    fn companions(&self, _model: &Model, _crops: &[Tensor<4>], _views: &[Tensor<2>]) -> Vec<(SetName, Tensor<2>)> {
         Vec::new()
     }
 
-    /// Called after the model's update.
-    fn after_step(&mut self, _model: &Model) {}
+    /// Takes the gradients of the method's own modules out of the backward pass.
+    fn collect(&self, _gradients: &mut Gradients) -> NamedGrads {
+        NamedGrads::default()
+    }
+
+    /// Updates the method's own modules and the loss's own parameters, then whatever follows the new model.
+    fn after_step(&mut self, _model: &Model, _optimizer: &mut Optimizer, _own: OwnGradients) {}
 
     /// The method's own tensors for the checkpoint.
     fn export(&self) -> NamedTensors {
@@ -82,6 +88,15 @@ pub trait Method: Send + Sync {
     fn import(&mut self, _tensors: &NamedTensors) -> Result<(), ParamError> {
         Ok(())
     }
+}
+
+/// What [`Method::after_step`] needs to train what belongs to the method.
+pub struct OwnGradients {
+    /// Of the method's modules, summed over the ranks.
+    pub modules: NamedGrads,
+    /// Of the loss's own parameters.
+    pub parameters: Vec<(&'static str, f64)>,
+    pub lr: f64,
 }
 
 /// A method that is its loss and nothing more.

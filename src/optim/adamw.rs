@@ -8,9 +8,13 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AdamW {
+    /// Memory of the mean gradient.
     pub beta1: f64,
+    /// Memory of the mean square.
     pub beta2: f64,
+    /// Added to the root of the mean square.
     pub epsilon: f64,
+    /// Decoupled decay of all parameters.
     pub weight_decay: f64,
 }
 

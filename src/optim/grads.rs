@@ -11,13 +11,13 @@ pub struct NamedGrads(BTreeMap<String, Tensor<1>>);
 
 impl NamedGrads {
     /// Takes the gradients of `module`'s parameters out of a backward pass.
-    pub fn collect<M: Module>(module: &M, gradients: Gradients) -> Self {
-        struct Collect {
+    pub fn collect<M: Module>(module: &M, gradients: &mut Gradients) -> Self {
+        struct Collect<'a> {
             path: Path,
-            gradients: Gradients,
+            gradients: &'a mut Gradients,
             found: NamedGrads,
         }
-        impl ModuleVisitor for Collect {
+        impl ModuleVisitor for Collect<'_> {
             fn enter_module(&mut self, name: &str, _: &str) {
                 self.path.enter(name);
             }
@@ -25,7 +25,7 @@ impl NamedGrads {
                 self.path.exit();
             }
             fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-                if let Some(grad) = param.val().grad_remove(&mut self.gradients) {
+                if let Some(grad) = param.val().grad_remove(self.gradients) {
                     self.found.0.insert(self.path.name(), grad.inner().reshape([-1]));
                 }
             }

@@ -9,7 +9,9 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Lars {
+    /// Share of the last update that is kept.
     pub momentum: f64,
+    /// L2 penalty of weights of two or more dimensions.
     pub weight_decay: f64,
     /// Trust coefficient: the size of an update relative to the weights.
     pub trust: f64,

@@ -17,7 +17,7 @@ pub use momentum::PaperMomentum;
 pub use schedule::{LearningRate, Scaling, warmup_cosine};
 pub use sgd::Sgd;
 
-use crate::encoder::{HostTensor, NamedTensors, Path};
+use crate::encoder::{HostTensor, NamedTensors, ParamError, Path};
 use burn::module::{Module, ModuleMapper, Param};
 use burn::tensor::{Device, Tensor, TensorData};
 use schemars::JsonSchema;
@@ -39,6 +39,39 @@ pub enum OptimizerConfig {
 }
 
 impl OptimizerConfig {
+    /// What is wrong with the values, as (key, problem).
+    pub fn check(&self) -> Result<(), (String, String)> {
+        let share = |key: &str, value: f64| match (0.0..1.0).contains(&value) {
+            true => Ok(()),
+            false => Err((format!("optimizer.{key}"), format!("is {value}; it must be at least 0 and below 1"))),
+        };
+        let size = |key: &str, value: f64| match value >= 0.0 && value.is_finite() {
+            true => Ok(()),
+            false => Err((format!("optimizer.{key}"), format!("is {value}; it must be 0 or more"))),
+        };
+        match self {
+            Self::Lars(lars) => {
+                share("momentum", lars.momentum)?;
+                size("weight_decay", lars.weight_decay)?;
+                size("trust", lars.trust)
+            }
+            Self::Sgd(sgd) => {
+                share("momentum", sgd.momentum)?;
+                size("weight_decay", sgd.weight_decay)
+            }
+            Self::Adamw(adamw) => {
+                share("beta1", adamw.beta1)?;
+                share("beta2", adamw.beta2)?;
+                size("epsilon", adamw.epsilon)?;
+                size("weight_decay", adamw.weight_decay)
+            }
+            Self::Momentum(momentum) if momentum.beta > 0.0 && momentum.beta <= 1.0 => Ok(()),
+            Self::Momentum(momentum) => {
+                Err(("optimizer.beta".into(), format!("is {}; it must be above 0 and at most 1", momentum.beta)))
+            }
+        }
+    }
+
     fn rule(&self) -> &dyn Rule {
         match self {
             Self::Lars(rule) => rule,
@@ -98,16 +131,27 @@ impl Optimizer {
         tensors
     }
 
-    /// Restores what [`Optimizer::export`] gave after `step` updates.
-    pub fn import(config: OptimizerConfig, step: u64, tensors: &NamedTensors, device: &Device) -> Self {
+    /// Restores what [`Optimizer::export`] gave after `step` updates of a model with the parameters `model`.
+    pub fn import(
+        config: OptimizerConfig,
+        step: u64,
+        tensors: &NamedTensors,
+        model: &NamedTensors,
+        device: &Device,
+    ) -> Result<Self, ParamError> {
         let mut slots = BTreeMap::<String, Vec<Tensor<1>>>::new();
         // Names begin with the slot's index and the map is ordered, so a parameter's slots arrive in order.
         for (name, host) in tensors {
-            let (_, name) = name.split_once('.').expect("<slot>.<parameter>");
+            let fits = |(_, name): &(&str, &str)| model.get(*name).is_some_and(|p| p.values.len() == host.values.len());
+            let split = name.split_once('.').filter(fits);
+            let (_, name) = split.ok_or_else(|| ParamError::Optimizer(name.clone()))?;
             let data = TensorData::new(host.values.clone(), [host.values.len()]);
             slots.entry(name.to_owned()).or_default().push(Tensor::from_data(data, device));
         }
-        Self { config, slots, step }
+        if let Some((name, _)) = slots.iter().find(|(_, slots)| slots.len() != config.rule().slots()) {
+            return Err(ParamError::Optimizer(name.clone()));
+        }
+        Ok(Self { config, slots, step })
     }
 }
 
@@ -148,10 +192,9 @@ pub(crate) fn l2_norm(x: &Tensor<1>) -> Tensor<1> {
     let [len] = x.dims();
     let squares = x.clone() * x.clone();
     let whole = len / ROW * ROW;
-    let mut total = squares.clone().slice([whole..len]).sum();
-    if whole > 0 {
-        total = total + squares.slice([0..whole]).reshape([whole / ROW, ROW]).sum_dim(1).sum();
-    }
+    let head = (whole > 0).then(|| squares.clone().narrow(0, 0, whole).reshape([whole / ROW, ROW]).sum_dim(1).sum());
+    let tail = (whole < len).then(|| squares.narrow(0, whole, len - whole).sum());
+    let total = head.into_iter().chain(tail).reduce(|a, b| a + b).expect("a parameter is not empty");
     total.sqrt()
 }
 

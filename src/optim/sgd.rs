@@ -8,8 +8,11 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Sgd {
+    /// Share of the last update that is kept.
     pub momentum: f64,
+    /// Nesterov's form.
     pub nesterov: bool,
+    /// L2 penalty of all parameters.
     pub weight_decay: f64,
 }
 

@@ -1,6 +1,6 @@
 //! Checkpoints: everything that decides the rest of the run, in one safetensors file.
 
-use super::TrainError;
+use super::{TrainError, metrics::Window};
 use crate::encoder::{HostTensor, NamedTensors};
 use crate::state::SampleState;
 use crate::storage::{load_tensors, save_tensors};
@@ -18,6 +18,7 @@ struct Header {
     step: usize,
     samples: usize,
     method: String,
+    window: Window,
 }
 
 /// The state of a run after `step` steps.
@@ -28,12 +29,19 @@ pub struct Checkpoint {
     pub optimizer: NamedTensors,
     pub method_tensors: NamedTensors,
     pub state: SampleState,
+    /// Sums since the last line of metrics, so that the next line does not depend on an interruption.
+    pub window: Window,
 }
 
 impl Checkpoint {
     pub fn save(&self, path: &Path) -> Result<(), TrainError> {
-        let header =
-            Header { version: VERSION, step: self.step, samples: self.state.samples(), method: self.method.clone() };
+        let header = Header {
+            version: VERSION,
+            step: self.step,
+            samples: self.state.samples(),
+            method: self.method.clone(),
+            window: self.window.clone(),
+        };
         let mut tensors = NamedTensors::new();
         let groups = [("model", &self.model), ("optimizer", &self.optimizer), ("method", &self.method_tensors)];
         for (group, content) in groups {
@@ -74,6 +82,13 @@ impl Checkpoint {
             optimizer: group("optimizer"),
             method_tensors: group("method"),
             state: SampleState::from_columns(header.samples, columns),
+            window: header.window,
         })
+    }
+
+    /// The first parameter of the model with a NaN or an infinity.
+    pub fn first_non_finite(&self) -> Option<String> {
+        let is_broken = |tensor: &HostTensor| tensor.values.iter().any(|v| !v.is_finite());
+        self.model.iter().find(|(_, tensor)| is_broken(tensor)).map(|(name, _)| name.clone())
     }
 }

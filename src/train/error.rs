@@ -17,6 +17,8 @@ pub enum TrainError {
     Storage(#[from] StorageError),
     #[error("{0} already holds a run: continue it with `sogclr resume {0}`, or choose another --out")]
     Exists(PathBuf),
+    #[error("{0} is not empty: choose another --out, or empty it first")]
+    NotEmpty(PathBuf),
     #[error("{0} is not a run folder (it has no config.toml): name the folder that `sogclr pretrain --out` made")]
     NotARun(PathBuf),
     #[error("{0} is in use by another process: wait for it, or stop it")]
@@ -29,6 +31,14 @@ pub enum TrainError {
     Params(#[from] ParamError),
     #[error("training stopped at step {step}: {source}; the last checkpoint is intact")]
     Loss { step: usize, source: LossError },
+    #[error(
+        "training stopped at step {step}: parameter {name} is not finite; lower the learning rate, the last checkpoint is intact"
+    )]
+    Diverged { step: usize, name: String },
+    #[error("training stopped at step {step}, a checkpoint was written: {source}")]
+    DataLost { step: usize, source: DataError },
+    #[error("training stopped at step {step} of {total}: the loader of images ended early; `sogclr resume` continues")]
+    Incomplete { step: usize, total: usize },
     #[error("the {device} device failed: {cause}; check the driver, or use --device cpu")]
     Device { device: &'static str, cause: String },
 }
@@ -36,6 +46,11 @@ pub enum TrainError {
 impl TrainError {
     /// Whether the input is at fault (exit code 2) rather than the run (exit code 1).
     pub fn is_input(&self) -> bool {
-        !matches!(self, Self::Storage(_) | Self::Loss { .. } | Self::Device { .. } | Self::Locked(_))
+        match self {
+            Self::Config(_) | Self::Data(_) | Self::Exists(_) | Self::NotEmpty(_) | Self::NotARun(_) => true,
+            Self::NoCheckpoint(_) | Self::Checkpoint { .. } | Self::Params(_) => true,
+            Self::Storage(_) | Self::Locked(_) | Self::Device { .. } => false,
+            Self::Loss { .. } | Self::Diverged { .. } | Self::DataLost { .. } | Self::Incomplete { .. } => false,
+        }
     }
 }

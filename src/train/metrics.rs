@@ -13,6 +13,7 @@ pub struct Metric {
     pub step: usize,
     /// Epochs done, with fraction.
     pub epoch: f64,
+    /// Mean since the last line; likewise the objective.
     pub loss: f64,
     /// Running estimate of the global objective.
     pub objective: f64,
@@ -21,6 +22,16 @@ pub struct Metric {
     pub images_per_s: f64,
     /// Share of that time spent waiting for data.
     pub data_wait: f64,
+}
+
+/// Sums over the steps since the last line.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Window {
+    pub steps: usize,
+    pub loss: f64,
+    pub objective: f64,
+    pub seconds: f64,
+    pub waited: f64,
 }
 
 /// The open file.

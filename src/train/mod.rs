@@ -12,6 +12,6 @@ pub use checkpoint::Checkpoint;
 pub use device::open_device;
 pub use error::TrainError;
 pub use metrics::{Metric, Metrics};
-pub use run::Run;
+pub use run::{Run, refuse_existing};
 pub use step::{StepOutput, step};
 pub use trainer::{Outcome, StepReport, Trainer};

@@ -3,11 +3,11 @@
 
 use super::{Checkpoint, TrainError};
 use crate::config::{Overrides, RunConfig};
-use crate::data::{DataError, Dataset, Manifest};
+use crate::data::{DataConfig, DataError, Dataset, Manifest};
 use crate::encoder::NamedTensors;
 use crate::storage::{StorageError, read, save_tensors, write_atomic};
 use serde_json::{Map, Value};
-use std::fs::File;
+use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
 
 /// How many of the newest checkpoints stay, beside those of `keep_every`.
@@ -23,9 +23,7 @@ pub struct Run {
 impl Run {
     /// Makes a new folder and writes configuration and manifest; refuses one that holds anything.
     pub fn create(folder: &Path, config: RunConfig, manifest: &Manifest) -> Result<Self, TrainError> {
-        if folder.read_dir().is_ok_and(|mut entries| entries.next().is_some()) {
-            return Err(TrainError::Exists(folder.to_owned()));
-        }
+        refuse_existing(folder)?;
         let checkpoints = folder.join("checkpoints");
         std::fs::create_dir_all(&checkpoints)
             .map_err(|source| StorageError::Write { path: folder.to_owned(), source })?;
@@ -38,7 +36,13 @@ impl Run {
     /// Opens the folder of an earlier run for writing.
     pub fn open(folder: &Path) -> Result<Self, TrainError> {
         let config = Self::read_config(folder)?;
-        Ok(Self { folder: folder.to_owned(), config, _lock: lock(folder)? })
+        let run = Self { folder: folder.to_owned(), config, _lock: lock(folder)? };
+        for leftover in folder.join("checkpoints").read_dir().into_iter().flatten().flatten() {
+            if leftover.path().extension().is_some_and(|extension| extension == "partial") {
+                let _ = std::fs::remove_file(leftover.path());
+            }
+        }
+        Ok(run)
     }
 
     /// The configuration of a run, without opening it.
@@ -57,12 +61,20 @@ impl Run {
 
     /// The run's training data, narrowed to its manifest and checked against it.
     pub fn open_data(&self) -> Result<Dataset, TrainError> {
-        let mut data = Dataset::open(&self.config.data, self.config.seed)?;
-        let path = self.folder.join("manifest.jsonl");
+        Self::open_data_of(&self.folder, &self.config)
+    }
+
+    /// As [`Run::open_data`], for a run that is only looked at.
+    pub fn open_data_of(folder: &Path, config: &RunConfig) -> Result<Dataset, TrainError> {
+        // The manifest narrows: a limit drawn again from more files would choose others.
+        let everything = DataConfig { limit: None, ..config.data.clone() };
+        let mut data = Dataset::open(&everything, config.seed)?;
+        let path = folder.join("manifest.jsonl");
         let text = String::from_utf8_lossy(&read(&path)?).into_owned();
         let manifest = Manifest::from_jsonl(&text)
             .map_err(|error| DataError::Format { path, cause: format!("broken manifest ({error})") })?;
         manifest.verify(&mut data.train)?;
+        config.validate(data.train.len())?;
         Ok(data)
     }
 
@@ -76,11 +88,15 @@ impl Run {
 
     /// Writes a checkpoint and the encoder as it is now, then removes checkpoints that are no longer wanted.
     pub fn save(&self, checkpoint: &Checkpoint, steps_per_epoch: usize) -> Result<(), TrainError> {
-        checkpoint.save(&self.checkpoint_path(checkpoint.step))?;
+        if let Some(name) = checkpoint.first_non_finite() {
+            return Err(TrainError::Diverged { step: checkpoint.step, name });
+        }
+        // The encoder first: a crash between the two leaves a checkpoint from which it is written again.
         save_encoder(&self.folder.join("encoder.safetensors"), &checkpoint.model)?;
+        checkpoint.save(&self.checkpoint_path(checkpoint.step))?;
         let kept = |step: usize| {
             let every = self.config.train.keep_every.map(|epochs| epochs * steps_per_epoch);
-            step > 0 && every.is_some_and(|every| step % every == 0)
+            step > 0 && every.is_some_and(|every| step.is_multiple_of(every))
         };
         let steps = self.checkpoint_steps();
         for &step in steps.iter().rev().skip(NEWEST).filter(|&&step| !kept(step)) {
@@ -89,11 +105,16 @@ impl Run {
         Ok(())
     }
 
-    /// The newest complete checkpoint.
-    pub fn latest(&self) -> Result<Checkpoint, TrainError> {
-        let steps = self.checkpoint_steps();
-        let newest = steps.last().ok_or_else(|| TrainError::NoCheckpoint(self.folder.clone()))?;
-        Checkpoint::load(&self.checkpoint_path(*newest))
+    /// The newest checkpoint that can be read. If that is not the newest of all, also what is wrong with that one.
+    pub fn latest(&self) -> Result<(Checkpoint, Option<TrainError>), TrainError> {
+        let mut broken = None;
+        for step in self.checkpoint_steps().into_iter().rev() {
+            match Checkpoint::load(&self.checkpoint_path(step)) {
+                Ok(checkpoint) => return Ok((checkpoint, broken)),
+                Err(error) => broken = broken.or(Some(error)),
+            }
+        }
+        Err(broken.unwrap_or_else(|| TrainError::NoCheckpoint(self.folder.clone())))
     }
 
     fn checkpoint_path(&self, step: usize) -> PathBuf {
@@ -111,15 +132,33 @@ impl Run {
         steps
     }
 
+    /// Whether training wrote its entry of `summary.json`.
+    pub fn has_summary(&self) -> bool {
+        Self::read_summary(&self.folder).contains_key("train")
+    }
+
+    fn read_summary(folder: &Path) -> Map<String, Value> {
+        let bytes = std::fs::read(folder.join("summary.json")).unwrap_or_default();
+        serde_json::from_slice(&bytes).unwrap_or_default()
+    }
+
     /// Sets one entry of `summary.json`, keeping the others.
     pub fn summarise(folder: &Path, key: &str, value: Value) -> Result<(), StorageError> {
         let path = folder.join("summary.json");
-        let old = std::fs::read(&path).ok().and_then(|bytes| serde_json::from_slice::<Map<String, Value>>(&bytes).ok());
-        let mut summary = old.unwrap_or_default();
+        let mut summary = Self::read_summary(folder);
         summary.insert(key.to_owned(), value);
         let text = serde_json::to_string_pretty(&summary).expect("plain data") + "\n";
         write_atomic(&path, text.as_bytes())
     }
+}
+
+/// Fails if `folder` holds anything.
+pub fn refuse_existing(folder: &Path) -> Result<(), TrainError> {
+    if folder.join("config.toml").exists() {
+        return Err(TrainError::Exists(folder.to_owned()));
+    }
+    let is_taken = folder.is_file() || folder.read_dir().is_ok_and(|mut entries| entries.next().is_some());
+    if is_taken { Err(TrainError::NotEmpty(folder.to_owned())) } else { Ok(()) }
 }
 
 /// The encoder alone, with torchvision's names.
@@ -134,6 +173,9 @@ fn save_encoder(path: &Path, model: &NamedTensors) -> Result<(), StorageError> {
 fn lock(folder: &Path) -> Result<File, TrainError> {
     let path = folder.join(".lock");
     let file = File::create(&path).map_err(|source| StorageError::Write { path, source })?;
-    file.try_lock().map_err(|_| TrainError::Locked(folder.to_owned()))?;
-    Ok(file)
+    match file.try_lock() {
+        Err(TryLockError::WouldBlock) => Err(TrainError::Locked(folder.to_owned())),
+        // A file system without locks is no reason to refuse.
+        _ => Ok(file),
+    }
 }

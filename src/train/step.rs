@@ -9,7 +9,7 @@ use crate::comm::Collective;
 use crate::encoder::{BufferUpdates, Model, Pass, apply_buffers};
 use crate::loss::{EmbeddingSets, LossError, LossInput, SetName};
 use crate::math::{Matrix, UnitRows};
-use crate::method::Method;
+use crate::method::{Method, OwnGradients};
 use crate::optim::{NamedGrads, Optimizer};
 use crate::state::SampleState;
 use burn::tensor::{Device, Tensor, TensorData};
@@ -49,44 +49,48 @@ pub fn step(
     let mut updates = BufferUpdates::default();
     let raw: Vec<Tensor<2>> = crops.iter().map(|x| model.forward(x.clone(), &mut Pass::Train(&mut updates))).collect();
     let h = if raw.len() == 1 { raw.into_iter().next().expect("one group") } else { Tensor::cat(raw, 0) };
-    let local = host_matrix(&h);
+    let views: Vec<Tensor<2>> =
+        (0..augment.view_count()).map(|view| h.clone().narrow(0, view * share, share)).collect();
+    let companions = method.companions(&model, &crops, &views);
+    let named: Vec<(SetName, Tensor<2>)> =
+        views.into_iter().enumerate().map(|(k, view)| (SetName::View(k), view)).chain(companions).collect();
 
-    // z [B, dim] for each view, over all ranks
-    let mut sets: Vec<(SetName, UnitRows)> = (0..augment.view_count())
-        .map(|view| {
-            let rows = local.slice(ndarray::s![view * share..(view + 1) * share, ..]).to_owned();
-            (SetName::View(view), UnitRows::new(comm.all_gather(rows)))
-        })
-        .collect();
-    for (name, rows) in method.companion_sets(&model, &crops) {
-        sets.push((name, UnitRows::new(comm.all_gather(rows))));
-    }
-    let sets = EmbeddingSets::new(sets);
+    // z [B, dim] of each set, over all ranks
+    let unit = |(name, h): &(SetName, Tensor<2>)| (*name, UnitRows::new(comm.all_gather(host_matrix(h))));
+    let sets = EmbeddingSets::new(named.iter().map(unit).collect());
     let out = method.loss().forward(&LossInput {
         sets: &sets,
         ids: &batch.ids,
-        labels: None,
+        labels: batch.labels.as_deref(),
         large_views: augment.views[0].count,
         ours: batch.ours.clone(),
         state,
         epoch: batch.epoch,
     })?;
-
-    // ∂L/∂h, row for row with h
-    let mut dh = Matrix::zeros(local.dim());
-    for (name, dz) in out.grads {
-        if let SetName::View(view) = name {
-            let grad = sets.get(name)?.backward(batch.ours.start, dz);
-            dh.slice_mut(ndarray::s![view * share..(view + 1) * share, ..]).assign(&grad);
-        }
+    if !out.loss.is_finite() {
+        return Err(LossError::NonFiniteLoss);
     }
-    let dh = Tensor::<2>::from_data(TensorData::new(dh.into_raw_vec_and_offset().0, h.dims()), &device);
-    let gradients = (h * dh).sum().backward();
-    let grads = NamedGrads::collect(&model, gradients).map(|grad| comm.all_reduce_tensor(grad));
+
+    // Σ h·sg(∂L/∂h) over all sets
+    let mut surrogate: Option<Tensor<1>> = None;
+    for (name, dz) in out.grads {
+        let dh = sets.get(name)?.backward(batch.ours.start, dz);
+        let (_, h) = named.iter().find(|(n, _)| *n == name).expect("a gradient belongs to a set");
+        let dh = Tensor::<2>::from_data(TensorData::new(dh.into_raw_vec_and_offset().0, h.dims()), &device);
+        let term = (h.clone() * dh).sum();
+        surrogate = Some(match surrogate {
+            Some(sum) => sum + term,
+            None => term,
+        });
+    }
+    let mut gradients = surrogate.expect("a loss has a gradient").backward();
+    let reduce = |grads: NamedGrads| grads.map(|grad| comm.all_reduce_tensor(grad));
+    let grads = reduce(NamedGrads::collect(&model, &mut gradients));
+    let modules = reduce(method.collect(&mut gradients));
 
     let model = apply_buffers(optimizer.step(model, grads, lr), updates);
     state.commit(out.update);
-    method.after_step(&model);
+    method.after_step(&model, optimizer, OwnGradients { modules, parameters: out.parameter_grads, lr });
     Ok(StepOutput { model, loss: out.loss, objective: out.objective })
 }
 

@@ -1,5 +1,6 @@
 //! The training loop: batches in, checkpoints and metrics out, from any step to the end.
 
+use super::metrics::Window;
 use super::{Checkpoint, Metric, Metrics, Run, TrainError, open_device, step};
 use crate::batch::{BatchPlan, Loader};
 use crate::comm::Collective;
@@ -47,6 +48,7 @@ pub struct Trainer {
     method: Box<dyn Method>,
     state: SampleState,
     step: usize,
+    window: Window,
 }
 
 impl Trainer {
@@ -61,6 +63,7 @@ impl Trainer {
             state: SampleState::new(samples, method.loss().columns()),
             method,
             step: 0,
+            window: Window::default(),
             config: config.clone(),
         })
     }
@@ -79,10 +82,12 @@ impl Trainer {
         fresh.model = Some(import(model, &checkpoint.model)?);
         let device = open_device(config.train.device)?;
         let step = checkpoint.step as u64;
-        fresh.optimizer = Optimizer::import(config.optimizer.clone(), step, &checkpoint.optimizer, &device);
+        fresh.optimizer =
+            Optimizer::import(config.optimizer.clone(), step, &checkpoint.optimizer, &checkpoint.model, &device)?;
         fresh.method.import(&checkpoint.method_tensors)?;
         fresh.state = checkpoint.state;
         fresh.step = checkpoint.step;
+        fresh.window = checkpoint.window;
         Ok(fresh)
     }
 
@@ -102,6 +107,7 @@ impl Trainer {
             optimizer: self.optimizer.export(),
             method_tensors: self.method.export(),
             state: self.state.clone(),
+            window: self.window.clone(),
         }
     }
 
@@ -124,23 +130,32 @@ impl Trainer {
         let loader = Loader::start(split, self.config.augment.clone(), self.plan.clone(), self.step, ranks);
         let interval = Duration::from_secs_f64(60.0 * self.config.train.checkpoint_minutes);
         let report_every = per_epoch.div_ceil(100);
-        let (mut saved, mut window) = (Instant::now(), Window::default());
+        let mut saved = Instant::now();
         loop {
             let began = Instant::now();
             let Some(batch) = loader.next_batch() else { break };
-            let batch = batch?;
+            let batch = match batch {
+                Ok(batch) => batch,
+                Err(source) => {
+                    metrics.sync()?;
+                    run.save(&self.checkpoint(), per_epoch)?;
+                    return Err(TrainError::DataLost { step: self.step, source });
+                }
+            };
             let waited = began.elapsed();
             let report = self.advance(batch, comm, began, waited)?;
-            window.add(&report);
-            if self.step % report_every == 0 || self.step == report.total_steps {
-                metrics.append(&self.metric(&report, &window))?;
-                window = Window::default();
+            if self.step.is_multiple_of(report_every) || self.step == report.total_steps {
+                metrics.append(&self.metric())?;
+                self.window = Window::default();
             }
             observe(&report);
             let stopping = stop.load(Ordering::Relaxed);
             let finished = self.step == report.total_steps;
             let every = self.config.train.keep_every.map(|epochs| epochs * per_epoch);
-            if stopping || finished || saved.elapsed() >= interval || every.is_some_and(|every| self.step % every == 0)
+            if stopping
+                || finished
+                || saved.elapsed() >= interval
+                || every.is_some_and(|every| self.step.is_multiple_of(every))
             {
                 metrics.sync()?;
                 run.save(&self.checkpoint(), per_epoch)?;
@@ -150,7 +165,10 @@ impl Trainer {
                 return Ok(Outcome::Stopped);
             }
         }
-        Ok(Outcome::Finished)
+        match (self.step, self.plan.total_steps()) {
+            (step, total) if step < total => Err(TrainError::Incomplete { step, total }),
+            _ => Ok(Outcome::Finished),
+        }
     }
 
     fn advance(
@@ -175,6 +193,12 @@ impl Trainer {
         .map_err(|source| TrainError::Loss { step: self.step, source })?;
         self.model = Some(out.model);
         self.step += 1;
+        let elapsed = began.elapsed();
+        self.window.steps += 1;
+        self.window.loss += out.loss;
+        self.window.objective += out.objective;
+        self.window.seconds += elapsed.as_secs_f64();
+        self.window.waited += waited.as_secs_f64();
         Ok(StepReport {
             step: self.step,
             total_steps: self.plan.total_steps(),
@@ -182,7 +206,7 @@ impl Trainer {
             batch: self.plan.batch,
             loss: out.loss,
             objective: out.objective,
-            elapsed: began.elapsed(),
+            elapsed,
             waited,
         })
     }
@@ -192,37 +216,18 @@ impl Trainer {
         self.config.learning_rate.at(step, plan.batch, plan.epochs, plan.steps_per_epoch())
     }
 
-    fn metric(&self, report: &StepReport, window: &Window) -> Metric {
-        let seconds = window.elapsed.as_secs_f64().max(1e-9);
+    fn metric(&self) -> Metric {
+        let (window, steps) = (&self.window, self.window.steps as f64);
+        let seconds = window.seconds.max(1e-9);
         Metric {
-            step: report.step,
-            epoch: report.step as f64 / report.steps_per_epoch as f64,
-            loss: window.loss / window.steps as f64,
-            objective: window.objective / window.steps as f64,
-            lr: self.learning_rate(report.step - 1),
-            images_per_s: (window.steps * report.batch) as f64 / seconds,
-            data_wait: window.waited.as_secs_f64() / seconds,
+            step: self.step,
+            epoch: self.step as f64 / self.plan.steps_per_epoch() as f64,
+            loss: window.loss / steps,
+            objective: window.objective / steps,
+            lr: self.learning_rate(self.step - 1),
+            images_per_s: steps * self.plan.batch as f64 / seconds,
+            data_wait: window.waited / seconds,
         }
-    }
-}
-
-/// Means over the steps since the last line of metrics.
-#[derive(Default)]
-struct Window {
-    steps: usize,
-    loss: f64,
-    objective: f64,
-    elapsed: Duration,
-    waited: Duration,
-}
-
-impl Window {
-    fn add(&mut self, report: &StepReport) {
-        self.steps += 1;
-        self.loss += report.loss;
-        self.objective += report.objective;
-        self.elapsed += report.elapsed;
-        self.waited += report.waited;
     }
 }
 

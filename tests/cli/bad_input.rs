@@ -22,6 +22,12 @@ const CASES: &[(&[&str], &str)] = &[
     (&["--set", "head.layers=7"], "head.layers"),
     (&["--set", "augment.flip=2"], "augment.flip"),
     (&["--set", "nonsense"], "key=value"),
+    (&["--set", "train.checkpoint_minutes=inf"], "checkpoint_minutes"),
+    (&["--epochs", "9223372036854775807"], "train.epochs"),
+    (&["--set", "optimizer.momentum=-3"], "optimizer.momentum"),
+    (&["--set", "optimizer.weight_decay=nan"], "optimizer.weight_decay"),
+    (&["--set", "augment.jitter.hue=nan"], "augment.jitter"),
+    (&["--set", "augment.mean=[nan, 0, 0]"], "augment.mean"),
     (&["--method", "byol"], "known methods are sogclr, simclr"),
     (&["--encoder", "vgg"], "vgg"),
     (&["--device", "tpu"], "tpu"),
@@ -88,6 +94,53 @@ fn broken_images_are_met_before_training() {
     assert_eq!(manifest.lines().count(), 2, "the broken image is left out");
 }
 
+fn picture(path: &Path, value: u8) {
+    std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+    image::RgbImage::from_fn(12, 12, |x, y| image::Rgb([value, (x * 20) as u8, (y * 20) as u8])).save(path).unwrap();
+}
+
+#[test]
+fn a_run_that_left_images_out_can_be_evaluated_and_too_few_images_are_named() {
+    let root = tempfile::tempdir().unwrap();
+    let data = root.path().join("data");
+    for (class, value) in [("a", 30), ("b", 200)] {
+        for i in 0..6 {
+            picture(&data.join(class).join(format!("{i}.png")), value + i);
+        }
+    }
+    std::fs::write(data.join("b/broken.jpg"), b"x").unwrap();
+    let (code, text) = pretrain_folder(&data, &["--set", "data.skip_bad=true"]);
+    assert!(code == 0, "{text}");
+    let run = root.path().join("run");
+    sogclr().args(["eval", "linear"]).arg(&run).assert().success();
+
+    let few = root.path().join("few");
+    picture(&few.join("a/0.png"), 1);
+    picture(&few.join("b/0.png"), 2);
+    for verb in ["linear", "knn"] {
+        let (code, text) = failure(sogclr().args(["eval", verb]).arg(&run).arg(&few));
+        assert!(code == 2 && text.contains("no images to test"), "{verb}: {code} {text}");
+    }
+}
+
+#[test]
+fn a_test_image_that_is_broken_or_of_an_unknown_class_is_met_before_training() {
+    let root = tempfile::tempdir().unwrap();
+    let data = root.path().join("data");
+    for i in 0..4 {
+        picture(&data.join(format!("train/a/{i}.png")), i);
+        picture(&data.join(format!("train/b/{i}.png")), 90 + i);
+    }
+    std::fs::create_dir_all(data.join("val/a")).unwrap();
+    std::fs::write(data.join("val/a/bad.png"), b"x").unwrap();
+    let (code, text) = pretrain_folder(&data, &[]);
+    assert!(code == 2 && text.contains("bad.png"), "{code} {text}");
+    std::fs::remove_file(data.join("val/a/bad.png")).unwrap();
+    picture(&data.join("val/zebra/0.png"), 5);
+    let (code, text) = pretrain_folder(&data, &[]);
+    assert!(code == 2 && text.contains("zebra"), "{code} {text}");
+}
+
 #[test]
 fn an_existing_run_and_an_unwritable_folder_are_refused() {
     let root = tempfile::tempdir().unwrap();
@@ -129,7 +182,8 @@ fn folders_that_are_not_runs_and_data_without_labels_are_refused() {
 fn divergence_ends_the_run_with_its_cause_and_keeps_the_checkpoint() {
     let root = tempfile::tempdir().unwrap();
     let out = root.path().join("run");
-    let wild = ["--set", "optimizer.kind=sgd", "--set", "learning_rate.base=1e30", "--set", "learning_rate.warmup_epochs=0"];
+    let wild =
+        ["--set", "optimizer.kind=sgd", "--set", "learning_rate.base=1e30", "--set", "learning_rate.warmup_epochs=0"];
     let (code, text) = failure(sogclr().args(TINY).args(wild).arg("--out").arg(&out));
     assert!(code == 1 && text.contains("not finite") && text.contains("learning rate"), "{code} {text}");
     assert!(out.join("checkpoints/step-000000000.safetensors").exists());

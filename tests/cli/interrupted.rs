@@ -120,11 +120,8 @@ fn a_full_disk_leaves_the_last_checkpoint_intact() {
     // Go back to epoch 1, then let every file above 20 kB fail as a full disk would.
     std::fs::remove_file(run.join("checkpoints/step-000000012.safetensors")).unwrap();
     let before = std::fs::read(run.join("encoder.safetensors")).unwrap();
-    let script = format!(
-        "trap '' XFSZ; ulimit -f 20; exec '{}' resume '{}'",
-        env!("CARGO_BIN_EXE_sogclr"),
-        run.display()
-    );
+    let script =
+        format!("trap '' XFSZ; ulimit -f 20; exec '{}' resume '{}'", env!("CARGO_BIN_EXE_sogclr"), run.display());
     let output = Command::new("bash").args(["-c", &script]).output().unwrap();
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(1), "{text}");
@@ -132,6 +129,37 @@ fn a_full_disk_leaves_the_last_checkpoint_intact() {
     assert!(before == std::fs::read(run.join("encoder.safetensors")).unwrap());
     sogclr().arg("resume").arg(&run).assert().success();
     assert!(before == std::fs::read(run.join("encoder.safetensors")).unwrap(), "the same end as before");
+}
+
+#[test]
+fn a_broken_newest_checkpoint_falls_back_to_the_one_before() {
+    let root = tempfile::tempdir().unwrap();
+    let run = root.path().join("run");
+    train(&run, &["--keep-every", "1"]);
+    let whole = std::fs::read(run.join("encoder.safetensors")).unwrap();
+    std::fs::write(run.join("checkpoints/step-000000012.safetensors"), b"torn").unwrap();
+    std::fs::write(run.join("encoder.safetensors"), b"torn").unwrap();
+    sogclr().arg("resume").arg(&run).assert().success();
+    assert!(whole == std::fs::read(run.join("encoder.safetensors")).unwrap());
+}
+
+#[test]
+fn an_edited_configuration_is_checked_again() {
+    let root = tempfile::tempdir().unwrap();
+    let run = root.path().join("run");
+    train(&run, &[]);
+    let path = run.join("config.toml");
+    let config = std::fs::read_to_string(&path).unwrap();
+    for (from, to, words) in [
+        ("batch = 8", "batch = 0", "train.batch"),
+        ("temperature = 0.2", "temperature = 0.0", "method.temperature"),
+        ("kind = \"lars\"", "kind = \"sgd\"\nnesterov = false", "trust"),
+    ] {
+        assert!(config.contains(from), "{config}");
+        std::fs::write(&path, config.replace(from, to)).unwrap();
+        let (code, text) = failure(sogclr().arg("resume").arg(&run));
+        assert!(code == 2 && text.contains(words), "{to}: {code} {text}");
+    }
 }
 
 #[test]

@@ -55,7 +55,15 @@ fn loss_gradients_and_state_equal_pytorch() {
             tensors.push(("log_u", Dtype::F32, vec![10], golden(&format!("{kind}.c0.log_u"), 4)));
         }
         write(&input, &tensors);
-        sogclr().arg("loss").arg(&input).args(["--temperature", "0.1"]).args(arguments).arg("--out").arg(&out).assert().success();
+        sogclr()
+            .arg("loss")
+            .arg(&input)
+            .args(["--temperature", "0.1"])
+            .args(arguments)
+            .arg("--out")
+            .arg(&out)
+            .assert()
+            .success();
         let want = f64::from_le_bytes(golden(&format!("{kind}.c0.loss"), 5).try_into().unwrap());
         assert!((f64::from(read(&out, "loss")[0]) - want).abs() < 1e-5 * want.abs().max(1.0), "{kind}");
         let mut fields = vec!["grad_a", "grad_b"];
@@ -84,7 +92,7 @@ fn wrong_files_are_named() {
     };
     let z = |values: [f32; 4]| bytes(&values);
     let good = ("z_a", Dtype::F32, vec![2, 2], z([1.0, 0.0, 0.0, 1.0]));
-    check(&[good.clone()], &[], "z_b is missing");
+    check(std::slice::from_ref(&good), &[], "z_b is missing");
     check(&[good.clone(), ("z_b", Dtype::F32, vec![4], z([1.0; 4]))], &[], "expected [B, d]");
     let b = ("z_b", Dtype::F32, vec![2, 2], z([1.0, 0.1, 0.2, 1.0]));
     check(&[good.clone(), ("z_b", Dtype::F32, vec![2, 2], z([f32::NAN, 0.1, 0.2, 1.0]))], &[], "not finite");

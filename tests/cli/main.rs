@@ -13,8 +13,23 @@ use std::path::Path;
 
 /// A run of seconds: 48 embedded images, 6 steps an epoch.
 pub const TINY: &[&str] = &[
-    "pretrain", "--limit", "48", "--image-size", "8", "--encoder", "resnet8", "--batch", "8", "--epochs", "2",
-    "--set", "encoder.width=0.25", "--set", "head.hidden=16", "--set", "head.output=8",
+    "pretrain",
+    "--limit",
+    "48",
+    "--image-size",
+    "8",
+    "--encoder",
+    "resnet8",
+    "--batch",
+    "8",
+    "--epochs",
+    "2",
+    "--set",
+    "encoder.width=0.25",
+    "--set",
+    "head.hidden=16",
+    "--set",
+    "head.output=8",
 ];
 
 pub fn sogclr() -> Command {

@@ -29,13 +29,16 @@ fn pretrain_fills_the_run_folder_and_evaluations_add_to_its_summary() {
     assert!(run.join("checkpoints/step-000000006.safetensors").exists(), "--keep-every keeps epoch 1");
     assert_eq!(std::fs::read_to_string(run.join("manifest.jsonl")).unwrap().lines().count(), 48);
 
-    for verb in [&["eval", "linear"][..], &["eval", "knn", "-k", "5"], &["eval", "linear", "--protocol", "paper", "--epochs", "2"]] {
+    for verb in [
+        &["eval", "linear"][..],
+        &["eval", "knn", "-k", "5"],
+        &["eval", "linear", "--protocol", "paper", "--epochs", "2"],
+    ] {
         let output = sogclr().args(verb).arg(&run).output().unwrap();
         assert!(output.status.success(), "{verb:?}: {}", String::from_utf8_lossy(&output.stderr));
         assert!(String::from_utf8_lossy(&output.stdout).contains("untrained"));
     }
-    let summary: serde_json::Value =
-        serde_json::from_slice(&std::fs::read(run.join("summary.json")).unwrap()).unwrap();
+    let summary: serde_json::Value = serde_json::from_slice(&std::fs::read(run.join("summary.json")).unwrap()).unwrap();
     for key in ["train", "eval_linear_fast", "eval_linear_paper", "eval_knn"] {
         assert!(summary.get(key).is_some(), "summary.json has {key}");
     }
@@ -87,6 +90,17 @@ fn every_recipe_resolves_on_the_embedded_data() {
         count += 1;
     }
     assert!(count >= 4);
+}
+
+#[test]
+fn a_flag_overrides_the_method_and_the_size_of_a_recipe() {
+    let recipe = Path::new(env!("CARGO_MANIFEST_DIR")).join("recipes/cifar10-resnet18.toml");
+    let show = |more: &[&str]| {
+        let output = sogclr().args(["config", "show", "--config"]).arg(&recipe).args(more).output().unwrap();
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    let text = show(&["--method", "simclr", "--image-size", "16"]);
+    assert!(text.contains("kind = \"simclr\"") && text.contains("size = 16") && !text.contains("gamma"), "{text}");
 }
 
 #[test]

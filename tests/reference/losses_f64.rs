@@ -65,11 +65,11 @@ fn sogclr_equals_the_f64_loop() {
 
     let all = Loop::new(&raw);
     let (mut loss, mut objective, mut log_u) = (0.0, 0.0, Vec::new());
-    for i in 0..batch {
+    for (i, &id) in ids.iter().enumerate() {
         let mut u_views = Vec::new();
         for a in [i, i + batch] {
             let g = all.g(a, tau);
-            let u = match state.seen(LOG_U, ids[i]) {
+            let u = match state.seen(LOG_U, id) {
                 Some(old) => (1.0 - gamma) * old.exp() + gamma * g,
                 None => g,
             };
@@ -214,6 +214,24 @@ proptest! {
                 let (out, grads) = evaluate(loss, &raw, &[0, 1, 2, 3], &state, 2);
                 prop_assert!(out.loss.is_finite() && out.objective.is_finite());
                 prop_assert!(grads.iter().flatten().all(|g| g.is_finite()));
+                state.commit(out.update);
+            }
+        }
+    }
+
+    /// So does every reading of Algorithm 1, with embeddings that move and an old u far from the new ĝ.
+    #[test]
+    fn every_variant_is_finite(exponent in 0.0_f64..1.0, gamma in 0.51_f64..=1.0, seed in 0_u64..1000, old in -200.0_f32..200.0) {
+        let temperature = 0.005 * 200.0_f64.powf(exponent);
+        for variant in [Variant::Default, Variant::Algorithm1, Variant::Released, Variant::Tf] {
+            let loss = SogClr { variant, ..sogclr(temperature, gamma) };
+            let mut state = SampleState::from_columns(4, [(LOG_U.to_owned(), vec![old, f32::NAN, -old, old])].into());
+            for step in 0..4 {
+                let mut raw = embeddings(seed + step, 4, 3);
+                raw[1] = &raw[0] + &(raw[1].clone() * 0.1);
+                let (out, grads) = evaluate(&loss, &raw, &[0, 1, 2, 3], &state, 2);
+                prop_assert!(out.loss.is_finite() && out.objective.is_finite(), "{variant:?} {}", out.loss);
+                prop_assert!(grads.iter().flatten().all(|g| g.is_finite()), "{variant:?}");
                 state.commit(out.update);
             }
         }
