@@ -17,7 +17,7 @@ use std::time::Instant;
 const RECIPE: &str = include_str!("../../recipes/demo.toml");
 const NEIGHBOURS: usize = 20;
 
-/// See it work in about three minutes on two cores.
+/// See it work: two minutes on two cores.
 ///
 /// Trains SogCLR and SimCLR with the same seed and budget on 2,000 embedded Fashion-MNIST images at batch 32, measures
 /// both and the untrained encoder on 2,000 test images, and prints one table.
