@@ -1,8 +1,9 @@
 //! Batch normalisation whose running statistics change in the open: a training pass returns the new buffers in
 //! [`BufferUpdates`], and the caller applies them once the step is accepted.
 
+use super::cpu;
 use burn::module::{Module, Param, ParamId};
-use burn::tensor::{Device, Tensor, module};
+use burn::tensor::{Device, Tensor, activation::relu, module};
 use std::collections::HashMap;
 
 /// PyTorch's defaults.
@@ -33,7 +34,7 @@ impl BufferUpdates {
     }
 }
 
-/// Batch norm over every axis but the channels, with torchvision's parameter names.
+/// Batch norm over every axis but the channels, fused with what follows it, with torchvision's parameter names.
 #[derive(Module, Debug)]
 pub struct BatchNorm {
     pub weight: Param<Tensor<1>>,
@@ -66,20 +67,50 @@ impl BatchNorm {
         self
     }
 
-    pub fn forward<const D: usize>(&self, x: Tensor<D>, pass: &mut Pass) -> Tensor<D> {
+    /// Batch norm, then the residual if there is one, then ReLU if asked; in the device's layout.
+    pub fn forward<const D: usize>(
+        &self,
+        x: Tensor<D>,
+        residual: Option<Tensor<D>>,
+        relu: bool,
+        pass: &mut Pass,
+    ) -> Tensor<D> {
         let weight = self.weight.val();
         let bias = self.bias.as_ref().map_or_else(|| weight.clone().detach().zeros_like(), |bias| bias.val());
+        let is_last = cpu::is_channels_last(&x.device());
         match pass {
-            Pass::Eval => module::batch_norm(x, weight, bias, self.running_mean.val(), self.running_var.val(), EPSILON),
+            Pass::Eval if is_last => {
+                let scale = weight / (self.running_var.val() + EPSILON).sqrt();
+                let shift = bias - self.running_mean.val() * scale.clone();
+                cpu::scale_shift(x, scale, shift, residual, relu)
+            }
+            Pass::Eval => {
+                let (mean, var) = (self.running_mean.val(), self.running_var.val());
+                activate(module::batch_norm(x, weight, bias, mean, var, EPSILON), residual, relu)
+            }
             Pass::Train(updates) => {
-                let count: usize = x.dims().iter().product::<usize>() / x.dims()[1];
-                let batch = module::batch_norm_train(x, weight, bias, EPSILON);
+                let channels = self.running_mean.val().dims()[0];
+                let count = x.dims().iter().product::<usize>() / channels;
+                let (y, mean, var) = if is_last {
+                    cpu::norm_train(x, weight, bias, residual, relu, EPSILON)
+                } else {
+                    let batch = module::batch_norm_train(x, weight, bias, EPSILON);
+                    (activate(batch.output, residual, relu), batch.mean, batch.variance)
+                };
                 // PyTorch keeps the unbiased variance.
                 let unbiased = count as f64 / (count.max(2) - 1) as f64;
-                updates.blend(&self.running_mean, batch.mean.inner());
-                updates.blend(&self.running_var, batch.variance.inner() * unbiased);
-                batch.output
+                updates.blend(&self.running_mean, mean.inner());
+                updates.blend(&self.running_var, var.inner() * unbiased);
+                y
             }
         }
     }
+}
+
+fn activate<const D: usize>(x: Tensor<D>, residual: Option<Tensor<D>>, use_relu: bool) -> Tensor<D> {
+    let x = match residual {
+        Some(residual) => x + residual,
+        None => x,
+    };
+    if use_relu { relu(x) } else { x }
 }

@@ -5,7 +5,7 @@ use super::batch_norm::{BatchNorm, Pass};
 use super::config::HeadConfig;
 use super::layers::Linear;
 use burn::module::Module;
-use burn::tensor::{Device, Tensor, activation::relu};
+use burn::tensor::{Device, Tensor};
 
 #[derive(Module, Debug)]
 pub struct HeadLayer {
@@ -37,10 +37,8 @@ impl Head {
     /// features `[N, dim]` → embeddings `[N, output]`, not normalised
     pub fn forward(&self, mut x: Tensor<2>, pass: &mut Pass) -> Tensor<2> {
         for (index, layer) in self.layers.iter().enumerate() {
-            if index > 0 {
-                x = relu(x);
-            }
-            x = layer.bn.forward(layer.linear.forward(x), pass);
+            let is_hidden = index + 1 < self.layers.len();
+            x = layer.bn.forward(layer.linear.forward(x), None, is_hidden, pass);
         }
         x
     }

@@ -1,5 +1,6 @@
 //! The two linear layers, with PyTorch's weight layouts and no bias.
 
+use super::cpu;
 use burn::module::{Module, Param};
 use burn::tensor::ops::ConvOptions;
 use burn::tensor::{Device, Tensor, module};
@@ -17,9 +18,12 @@ impl Conv {
         Self { weight: Param::from_tensor(Tensor::zeros([output, input, kernel, kernel], device)), stride }
     }
 
-    /// `[N, in, H, W]` → `[N, out, H/stride, W/stride]`
+    /// in channels → out channels, sides divided by the stride; in the device's layout
     pub fn forward(&self, x: Tensor<4>) -> Tensor<4> {
         let weight = self.weight.val();
+        if cpu::is_channels_last(&x.device()) {
+            return cpu::conv(x, weight, self.stride);
+        }
         let pad = weight.dims()[2] / 2;
         module::conv2d(x, weight, None, ConvOptions::new([self.stride; 2], [pad; 2], [1, 1], 1))
     }

@@ -5,6 +5,7 @@
 
 mod batch_norm;
 mod config;
+mod cpu;
 mod head;
 mod layers;
 mod model;
@@ -15,6 +16,6 @@ pub use batch_norm::{BatchNorm, BufferUpdates, Pass};
 pub use config::{EncoderConfig, EncoderName, HeadConfig, Stem};
 pub use head::Head;
 pub use model::Model;
-pub(crate) use params::Path;
 pub use params::{HostTensor, NamedTensors, ParamError, apply_buffers, export, import, initialise};
+pub(crate) use params::{NamedMapper, NamedVisitor, map_named, visit_named};
 pub use resnet::ResNet;

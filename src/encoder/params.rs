@@ -5,7 +5,7 @@ use super::batch_norm::BufferUpdates;
 use crate::math::SampleRng;
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::tensor::{Tensor, TensorData};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A parameter on the host.
 #[derive(Clone, Debug, PartialEq)]
@@ -31,74 +31,83 @@ pub enum ParamError {
     Shape { name: String, found: Vec<usize>, wanted: Vec<usize> },
 }
 
-/// The path of the parameter that a traversal is at.
-#[derive(Default)]
-pub(crate) struct Path(Vec<String>);
+/// Looks at every parameter with its name.
+pub(crate) trait NamedVisitor {
+    fn visit<const D: usize>(&mut self, name: String, param: &Param<Tensor<D>>);
+}
 
-impl Path {
-    pub(crate) fn enter(&mut self, name: &str) {
-        self.0.push(name.to_owned());
+/// Replaces every parameter, given its name.
+pub(crate) trait NamedMapper {
+    fn map<const D: usize>(&mut self, name: String, param: Param<Tensor<D>>) -> Param<Tensor<D>>;
+}
+
+/// Keeps the path of the parameter that a traversal is at.
+struct Named<'a, T> {
+    path: Vec<String>,
+    inner: &'a mut T,
+}
+
+pub(crate) fn visit_named<M: Module>(module: &M, visitor: &mut impl NamedVisitor) {
+    module.visit(&mut Named { path: Vec::new(), inner: visitor });
+}
+
+pub(crate) fn map_named<M: Module>(module: M, mapper: &mut impl NamedMapper) -> M {
+    module.map(&mut Named { path: Vec::new(), inner: mapper })
+}
+
+impl<T: NamedVisitor> ModuleVisitor for Named<'_, T> {
+    fn enter_module(&mut self, name: &str, _: &str) {
+        self.path.push(name.to_owned());
     }
-
-    pub(crate) fn exit(&mut self) {
-        self.0.pop();
+    fn exit_module(&mut self, _: &str, _: &str) {
+        self.path.pop();
     }
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        self.inner.visit(self.path.join("."), param);
+    }
+}
 
-    pub(crate) fn name(&self) -> String {
-        self.0.join(".")
+impl<T: NamedMapper> ModuleMapper for Named<'_, T> {
+    fn enter_module(&mut self, name: &str, _: &str) {
+        self.path.push(name.to_owned());
+    }
+    fn exit_module(&mut self, _: &str, _: &str) {
+        self.path.pop();
+    }
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        self.inner.map(self.path.join("."), param)
     }
 }
 
 /// Copies every parameter and buffer of `module` to the host.
 pub fn export<M: Module>(module: &M) -> NamedTensors {
-    struct Export {
-        path: Path,
-        tensors: NamedTensors,
-    }
-    impl ModuleVisitor for Export {
-        fn enter_module(&mut self, name: &str, _: &str) {
-            self.path.enter(name);
-        }
-        fn exit_module(&mut self, _: &str, _: &str) {
-            self.path.exit();
-        }
-        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+    struct Export(NamedTensors);
+    impl NamedVisitor for Export {
+        fn visit<const D: usize>(&mut self, name: String, param: &Param<Tensor<D>>) {
             let tensor = param.val().inner();
             let shape = tensor.dims().to_vec();
             let values = tensor.into_data().try_to_vec::<f32>().expect("parameters are f32");
-            self.tensors.insert(self.path.name(), HostTensor { shape, values });
+            self.0.insert(name, HostTensor { shape, values });
         }
     }
-    let mut visitor = Export { path: Path::default(), tensors: BTreeMap::new() };
-    module.visit(&mut visitor);
-    visitor.tensors
+    let mut visitor = Export(NamedTensors::new());
+    visit_named(module, &mut visitor);
+    visitor.0
 }
 
 /// Fills `module` with `tensors`, which must be exactly its parameters.
 pub fn import<M: Module>(module: M, tensors: &NamedTensors) -> Result<M, ParamError> {
     struct Import<'a> {
-        path: Path,
         tensors: &'a NamedTensors,
-        used: usize,
-        names: Vec<String>,
+        names: BTreeSet<String>,
         error: Option<ParamError>,
     }
-    impl ModuleMapper for Import<'_> {
-        fn enter_module(&mut self, name: &str, _: &str) {
-            self.path.enter(name);
-        }
-        fn exit_module(&mut self, _: &str, _: &str) {
-            self.path.exit();
-        }
-        fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-            let name = self.path.name();
+    impl NamedMapper for Import<'_> {
+        fn map<const D: usize>(&mut self, name: String, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
             let wanted = param.val().dims().to_vec();
-            self.names.push(name.clone());
+            self.names.insert(name.clone());
             match self.tensors.get(&name) {
-                Some(host) if host.shape == wanted => {
-                    self.used += 1;
-                    replace(param, &host.values)
-                }
+                Some(host) if host.shape == wanted => replace(param, &host.values),
                 found => {
                     self.error.get_or_insert(match found {
                         Some(host) => ParamError::Shape { name, found: host.shape.clone(), wanted },
@@ -109,14 +118,13 @@ pub fn import<M: Module>(module: M, tensors: &NamedTensors) -> Result<M, ParamEr
             }
         }
     }
-    let mut mapper = Import { path: Path::default(), tensors, used: 0, names: Vec::new(), error: None };
-    let module = module.map(&mut mapper);
-    match mapper.error {
-        Some(error) => Err(error),
-        None if mapper.used < tensors.len() => {
-            let extra = tensors.keys().find(|name| !mapper.names.contains(name)).expect("one is not used");
-            Err(ParamError::Unexpected(extra.clone()))
-        }
+    let mut mapper = Import { tensors, names: BTreeSet::new(), error: None };
+    let module = map_named(module, &mut mapper);
+    if let Some(error) = mapper.error {
+        return Err(error);
+    }
+    match tensors.keys().find(|name| !mapper.names.contains(*name)) {
+        Some(extra) => Err(ParamError::Unexpected(extra.clone())),
         None => Ok(module),
     }
 }
@@ -125,30 +133,23 @@ pub fn import<M: Module>(module: M, tensors: &NamedTensors) -> Result<M, ParamEr
 /// linear layers N(0, 1/fan-in). Vectors keep the values they were built with.
 pub fn initialise<M: Module>(module: M, seed: u64) -> M {
     struct Initialise {
-        path: Path,
         seed: u64,
     }
-    impl ModuleMapper for Initialise {
-        fn enter_module(&mut self, name: &str, _: &str) {
-            self.path.enter(name);
-        }
-        fn exit_module(&mut self, _: &str, _: &str) {
-            self.path.exit();
-        }
-        fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+    impl NamedMapper for Initialise {
+        fn map<const D: usize>(&mut self, name: String, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
             let dims = param.val().dims();
             let variance = match dims.as_slice() {
                 [output, _, height, width] => 2.0 / (output * height * width) as f32,
                 [_, input] => 1.0 / *input as f32,
                 _ => return param,
             };
-            let mut rng = SampleRng::weights(self.seed, &self.path.name());
+            let mut rng = SampleRng::weights(self.seed, &name);
             let count = dims.iter().product();
             let values: Vec<f32> = (0..count).map(|_| rng.normal() * variance.sqrt()).collect();
             replace(param, &values)
         }
     }
-    module.map(&mut Initialise { path: Path::default(), seed })
+    map_named(module, &mut Initialise { seed })
 }
 
 /// Writes the running statistics that a training pass collected.

@@ -2,10 +2,11 @@
 
 use super::batch_norm::{BatchNorm, Pass};
 use super::config::{EncoderConfig, Stem};
+use super::cpu;
 use super::layers::Conv;
 use burn::module::Module;
 use burn::tensor::ops::MaxPoolOptions;
-use burn::tensor::{Device, Tensor, activation::relu, module};
+use burn::tensor::{Device, Tensor, module};
 
 /// A residual block: two 3×3 convolutions, or 1×1, 3×3, 1×1 when `conv3` is there.
 #[derive(Module, Debug)]
@@ -50,15 +51,18 @@ impl Block {
 
     fn forward(&self, x: Tensor<4>, pass: &mut Pass) -> Tensor<4> {
         let shortcut = match &self.downsample {
-            Some((conv, bn)) => bn.forward(conv.forward(x.clone()), pass),
+            Some((conv, bn)) => bn.forward(conv.forward(x.clone()), None, false, pass),
             None => x.clone(),
         };
-        let y = relu(self.bn1.forward(self.conv1.forward(x), pass));
-        let mut y = self.bn2.forward(self.conv2.forward(y), pass);
-        if let (Some(conv3), Some(bn3)) = (&self.conv3, &self.bn3) {
-            y = bn3.forward(conv3.forward(relu(y)), pass);
+        let y = self.bn1.forward(self.conv1.forward(x), None, true, pass);
+        let y = self.conv2.forward(y);
+        match (&self.conv3, &self.bn3) {
+            (Some(conv3), Some(bn3)) => {
+                let y = self.bn2.forward(y, None, true, pass);
+                bn3.forward(conv3.forward(y), Some(shortcut), true, pass)
+            }
+            _ => self.bn2.forward(y, Some(shortcut), true, pass),
         }
-        relu(y + shortcut)
     }
 }
 
@@ -107,14 +111,27 @@ impl ResNet {
 
     /// `[N, 3, H, W]` → features `[N, dim]`
     pub fn forward(&self, x: Tensor<4>, pass: &mut Pass) -> Tensor<2> {
-        let mut x = relu(self.bn1.forward(self.conv1.forward(x), pass));
+        let is_last = cpu::is_channels_last(&x.device());
+        let x = if is_last { x.permute([0, 2, 3, 1]) } else { x };
+        let mut x = self.bn1.forward(self.conv1.forward(x), None, true, pass);
         if self.pooled_stem {
-            x = module::max_pool2d(x, MaxPoolOptions::new([3, 3]).with_stride([2, 2]).with_padding([1, 1]));
+            let options = MaxPoolOptions::new([3, 3]).with_stride([2, 2]).with_padding([1, 1]);
+            x = if is_last {
+                module::max_pool2d(x.permute([0, 3, 1, 2]), options).permute([0, 2, 3, 1])
+            } else {
+                module::max_pool2d(x, options)
+            };
         }
         for block in [&self.layer1, &self.layer2, &self.layer3, &self.layer4].into_iter().flatten() {
             x = block.forward(x, pass);
         }
-        let [n, channels, height, width] = x.dims();
-        x.reshape([n, channels, height * width]).mean_dim(2).reshape([n, channels])
+        // Global average pool.
+        if is_last {
+            let [n, height, width, channels] = x.dims();
+            x.reshape([n, height * width, channels]).mean_dim(1).reshape([n, channels])
+        } else {
+            let [n, channels, height, width] = x.dims();
+            x.reshape([n, channels, height * width]).mean_dim(2).reshape([n, channels])
+        }
     }
 }

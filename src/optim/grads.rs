@@ -1,7 +1,7 @@
 //! Gradients by parameter name, flattened and off the autodiff graph.
 
-use crate::encoder::Path;
-use burn::module::{Module, ModuleVisitor, Param};
+use crate::encoder::{NamedVisitor, visit_named};
+use burn::module::{Module, Param};
 use burn::tensor::{Gradients, Tensor};
 use std::collections::BTreeMap;
 
@@ -13,25 +13,18 @@ impl NamedGrads {
     /// Takes the gradients of `module`'s parameters out of a backward pass.
     pub fn collect<M: Module>(module: &M, gradients: &mut Gradients) -> Self {
         struct Collect<'a> {
-            path: Path,
             gradients: &'a mut Gradients,
             found: NamedGrads,
         }
-        impl ModuleVisitor for Collect<'_> {
-            fn enter_module(&mut self, name: &str, _: &str) {
-                self.path.enter(name);
-            }
-            fn exit_module(&mut self, _: &str, _: &str) {
-                self.path.exit();
-            }
-            fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        impl NamedVisitor for Collect<'_> {
+            fn visit<const D: usize>(&mut self, name: String, param: &Param<Tensor<D>>) {
                 if let Some(grad) = param.val().grad_remove(self.gradients) {
-                    self.found.0.insert(self.path.name(), grad.inner().reshape([-1]));
+                    self.found.0.insert(name, grad.inner().reshape([-1]));
                 }
             }
         }
-        let mut visitor = Collect { path: Path::default(), gradients, found: Self::default() };
-        module.visit(&mut visitor);
+        let mut visitor = Collect { gradients, found: Self::default() };
+        visit_named(module, &mut visitor);
         visitor.found
     }
 

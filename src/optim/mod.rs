@@ -17,8 +17,8 @@ pub use momentum::PaperMomentum;
 pub use schedule::{LearningRate, Scaling, warmup_cosine};
 pub use sgd::Sgd;
 
-use crate::encoder::{HostTensor, NamedTensors, ParamError, Path};
-use burn::module::{Module, ModuleMapper, Param};
+use crate::encoder::{HostTensor, NamedMapper, NamedTensors, ParamError, map_named};
+use burn::module::{Module, Param};
 use burn::tensor::{Device, Tensor, TensorData};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -116,7 +116,7 @@ impl Optimizer {
     /// Applies one update to every parameter that has a gradient.
     pub fn step<M: Module>(&mut self, module: M, grads: NamedGrads, lr: f64) -> M {
         self.step += 1;
-        module.map(&mut Update { path: Path::default(), optimizer: self, grads, lr })
+        map_named(module, &mut Update { optimizer: self, grads, lr })
     }
 
     /// The state as host tensors named `<slot>.<parameter>`.
@@ -156,23 +156,13 @@ impl Optimizer {
 }
 
 struct Update<'a> {
-    path: Path,
     optimizer: &'a mut Optimizer,
     grads: NamedGrads,
     lr: f64,
 }
 
-impl ModuleMapper for Update<'_> {
-    fn enter_module(&mut self, name: &str, _: &str) {
-        self.path.enter(name);
-    }
-
-    fn exit_module(&mut self, _: &str, _: &str) {
-        self.path.exit();
-    }
-
-    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-        let name = self.path.name();
+impl NamedMapper for Update<'_> {
+    fn map<const D: usize>(&mut self, name: String, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
         let Some(grad) = self.grads.remove(&name) else { return param };
         let rule = self.optimizer.config.rule();
         let slots = self.optimizer.slots.entry(name).or_insert_with(|| vec![grad.zeros_like(); rule.slots()]);

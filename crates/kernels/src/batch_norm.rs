@@ -1,0 +1,318 @@
+//! Batch norm over `[pixels, channels]`, fused with ReLU and with the addition of a residual.
+//!
+//! Sums run in f32 over 64 pixels and in f64 over those; chunks of pixels have a fixed size and are added in order.
+
+use crate::conv::LANES;
+use crate::isa::dispatch;
+use crate::lanes::Lanes;
+use rayon::prelude::*;
+
+/// Pixels of one task.
+const CHUNK: usize = 1024;
+/// Pixels summed in f32.
+const SHORT: usize = 64;
+
+/// Mean and biased variance of each channel.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NormStats {
+    pub mean: Vec<f32>,
+    pub var: Vec<f32>,
+}
+
+/// Gradients of batch norm's parameters.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NormGrad {
+    pub weight: Vec<f32>,
+    pub bias: Vec<f32>,
+}
+
+/// Statistics of x `[pixels, channels]`.
+pub fn norm_stats(x: &[f32], channels: usize) -> NormStats {
+    let pixels = count(x, channels);
+    // Differences to the first pixel: no cancellation where the mean is far from zero.
+    let origin = &x[..channels];
+    let (sum, square) = reduce(x.par_chunks(CHUNK * channels), channels, |chunk, sums| {
+        // SAFETY: `sums` holds two rows of whole lanes.
+        unsafe { stats_chunk(chunk, origin, channels, sums) }
+    });
+    let per = |v: f64| v / pixels as f64;
+    let mean = (0..channels).map(|c| (f64::from(origin[c]) + per(sum[c])) as f32).collect();
+    let var = (0..channels).map(|c| (per(square[c]) - per(sum[c]).powi(2)).max(0.0) as f32).collect();
+    NormStats { mean, var }
+}
+
+/// y = x·scale + shift (+ residual), then ReLU if asked.
+pub fn norm_apply(x: &[f32], residual: Option<&[f32]>, scale: &[f32], shift: &[f32], relu: bool, y: &mut [f32]) {
+    let channels = scale.len();
+    count(x, channels);
+    assert_eq!((x.len(), shift.len()), (y.len(), channels));
+    assert!(residual.is_none_or(|r| r.len() == x.len()));
+    y.par_chunks_mut(CHUNK * channels).enumerate().for_each(|(index, y)| {
+        let from = index * CHUNK * channels;
+        let part = |all: &'_ [f32]| -> *const f32 { all[from..from + y.len()].as_ptr() };
+        let residual = residual.map_or(std::ptr::null(), part);
+        let x = &x[from..from + y.len()];
+        // SAFETY: x, residual (if any) and y have one length; scale and shift one value for each channel.
+        unsafe { apply_chunk(x, residual, scale, shift, relu, y) };
+    });
+}
+
+/// Gradients of `norm_apply` after `norm_stats`: those of weight and bias, `dx`, and `dresidual` where wanted. `y` is the
+/// output, whose sign is ReLU's mask.
+#[allow(clippy::too_many_arguments)] // the inputs of one formula
+pub fn norm_backward(
+    x: &[f32],
+    y: Option<&[f32]>,
+    dy: &[f32],
+    stats: &NormStats,
+    weight: &[f32],
+    epsilon: f32,
+    dx: &mut [f32],
+    mut dresidual: Option<&mut [f32]>,
+) -> NormGrad {
+    let channels = weight.len();
+    let pixels = count(x, channels) as f64;
+    assert_eq!((x.len(), x.len()), (dy.len(), dx.len()));
+    let gate = y.unwrap_or(dy);
+    assert_eq!(gate.len(), dy.len());
+    let is_gated = y.is_some();
+    let chunks = x.par_chunks(CHUNK * channels).zip(dy.par_chunks(CHUNK * channels));
+    let chunks = chunks.zip(gate.par_chunks(CHUNK * channels));
+    let (sum, product) = reduce(chunks, channels, |((x, dy), gate), sums| {
+        // SAFETY: the three chunks have one length, `sums` two rows of whole lanes.
+        unsafe { backward_sums(x, dy, gate, is_gated, &stats.mean, sums) }
+    });
+    let inverse: Vec<f64> = stats.var.iter().map(|&v| 1.0 / f64::from(v + epsilon).sqrt()).collect();
+    // dx = γ/σ·(g − Σg/M − (x−μ)/σ²·Σg(x−μ)/M) = k1·g + k2·(x−μ) + k3
+    let k1: Vec<f32> = (0..channels).map(|c| (f64::from(weight[c]) * inverse[c]) as f32).collect();
+    let slope = |c: usize| -f64::from(k1[c]) * inverse[c].powi(2) * product[c] / pixels;
+    let k2: Vec<f32> = (0..channels).map(|c| slope(c) as f32).collect();
+    let k3: Vec<f32> = (0..channels).map(|c| (-f64::from(k1[c]) * sum[c] / pixels) as f32).collect();
+    let width = CHUNK * channels;
+    let empty: &mut [f32] = &mut [];
+    let has_residual = dresidual.is_some();
+    let residual = dresidual.as_deref_mut().unwrap_or(empty);
+    assert!(!has_residual || residual.len() == dx.len());
+    let mut residuals: Vec<&mut [f32]> = residual.chunks_mut(width).collect();
+    residuals.resize_with(dx.len().div_ceil(width), Default::default);
+    dx.par_chunks_mut(width).zip(residuals).enumerate().for_each(|(index, (dx, residual))| {
+        let range = index * width..index * width + dx.len();
+        let (x, dy, gate) = (&x[range.clone()], &dy[range.clone()], &gate[range]);
+        // SAFETY: all chunks have one length (`residual` may be empty), the coefficients one value for each channel.
+        unsafe { backward_apply(x, dy, gate, is_gated, [&k1, &k2, &k3, &stats.mean], dx, residual) };
+    });
+    NormGrad {
+        weight: (0..channels).map(|c| (product[c] * inverse[c]) as f32).collect(),
+        bias: sum.iter().map(|&v| v as f32).collect(),
+    }
+}
+
+fn count(x: &[f32], channels: usize) -> usize {
+    assert!(channels > 0 && !x.is_empty() && x.len().is_multiple_of(channels), "whole pixels, at least one");
+    x.len() / channels
+}
+
+/// Adds what `f` gives for each chunk, in order: two sums for each channel.
+fn reduce<T: Send>(
+    chunks: impl IndexedParallelIterator<Item = T>,
+    channels: usize,
+    f: impl Fn(T, &mut [f64]) + Sync,
+) -> (Vec<f64>, Vec<f64>) {
+    let padded = channels.next_multiple_of(LANES);
+    let parts: Vec<Vec<f64>> = chunks
+        .map(|chunk| {
+            let mut sums = vec![0.0; 2 * padded];
+            f(chunk, &mut sums);
+            sums
+        })
+        .collect();
+    let mut total = vec![0.0; 2 * padded];
+    for part in parts {
+        total.iter_mut().zip(part).for_each(|(t, p)| *t += p);
+    }
+    let second = total.split_off(padded);
+    total.truncate(channels);
+    (total, second[..channels].to_vec())
+}
+
+/// Loads sixteen values, or the `lanes` that are left and zeros.
+#[inline(always)]
+unsafe fn load<V: Lanes>(from: *const f32, lanes: usize) -> V {
+    // SAFETY: the caller has `lanes` values.
+    unsafe {
+        if lanes == LANES {
+            return V::load(from);
+        }
+        let mut buffer = [0.0_f32; LANES];
+        std::ptr::copy_nonoverlapping(from, buffer.as_mut_ptr(), lanes);
+        V::load(buffer.as_ptr())
+    }
+}
+
+#[inline(always)]
+unsafe fn store<V: Lanes>(value: V, to: *mut f32, lanes: usize) {
+    // SAFETY: the caller has room for `lanes` values.
+    unsafe {
+        if lanes == LANES {
+            return value.store(to);
+        }
+        let mut buffer = [0.0_f32; LANES];
+        value.store(buffer.as_mut_ptr());
+        std::ptr::copy_nonoverlapping(buffer.as_ptr(), to, lanes);
+    }
+}
+
+/// Adds sixteen f32 sums to f64 ones.
+#[inline(always)]
+unsafe fn fold<V: Lanes>(value: V, into: &mut [f64]) {
+    let mut buffer = [0.0_f32; LANES];
+    // SAFETY: the buffer has sixteen values.
+    unsafe { value.store(buffer.as_mut_ptr()) };
+    into.iter_mut().zip(buffer).for_each(|(sum, v)| *sum += f64::from(v));
+}
+
+dispatch! {
+    unsafe fn stats_chunk = stats_chunk_with(x: &[f32], origin: &[f32], channels: usize, sums: &mut [f64])
+}
+
+/// Σ(x−o) and Σ(x−o)².
+#[inline(always)]
+unsafe fn stats_chunk_with<V: Lanes>(x: &[f32], origin: &[f32], channels: usize, sums: &mut [f64]) {
+    let half = sums.len() / 2;
+    for first in (0..channels).step_by(LANES) {
+        let lanes = (channels - first).min(LANES);
+        for short in x.chunks(SHORT * channels) {
+            // SAFETY: `lanes` channels from `first` are inside every pixel.
+            unsafe {
+                let o = load::<V>(origin.as_ptr().add(first), lanes);
+                let (mut sum, mut square) = (V::zero(), V::zero());
+                let mut at = short.as_ptr().add(first);
+                for _ in 0..short.len() / channels {
+                    let d = load::<V>(at, lanes).sub(o);
+                    sum = sum.add(d);
+                    square = d.fma(d, square);
+                    at = at.add(channels);
+                }
+                fold(sum, &mut sums[first..first + LANES]);
+                fold(square, &mut sums[half + first..half + first + LANES]);
+            }
+        }
+    }
+}
+
+dispatch! {
+    unsafe fn apply_chunk = apply_chunk_with(
+        x: &[f32], residual: *const f32, scale: &[f32], shift: &[f32], relu: bool, y: &mut [f32],
+    )
+}
+
+#[inline(always)]
+unsafe fn apply_chunk_with<V: Lanes>(
+    x: &[f32],
+    residual: *const f32,
+    scale: &[f32],
+    shift: &[f32],
+    relu: bool,
+    y: &mut [f32],
+) {
+    let channels = scale.len();
+    for first in (0..channels).step_by(LANES) {
+        let lanes = (channels - first).min(LANES);
+        // SAFETY: `lanes` channels from `first` are inside every pixel of x, residual and y.
+        unsafe {
+            let (a, b) = (load::<V>(scale.as_ptr().add(first), lanes), load::<V>(shift.as_ptr().add(first), lanes));
+            let zero = V::zero();
+            for pixel in 0..x.len() / channels {
+                let at = pixel * channels + first;
+                let mut value = load::<V>(x.as_ptr().add(at), lanes).fma(a, b);
+                if !residual.is_null() {
+                    value = value.add(load::<V>(residual.add(at), lanes));
+                }
+                if relu {
+                    value = value.max(zero);
+                }
+                store(value, y.as_mut_ptr().add(at), lanes);
+            }
+        }
+    }
+}
+
+dispatch! {
+    unsafe fn backward_sums = backward_sums_with(
+        x: &[f32], dy: &[f32], gate: &[f32], is_gated: bool, mean: &[f32], sums: &mut [f64],
+    )
+}
+
+/// Σg and Σg(x−μ), g = dy where the gate is open.
+#[inline(always)]
+unsafe fn backward_sums_with<V: Lanes>(
+    x: &[f32],
+    dy: &[f32],
+    gate: &[f32],
+    is_gated: bool,
+    mean: &[f32],
+    sums: &mut [f64],
+) {
+    let (channels, half) = (mean.len(), sums.len() / 2);
+    let pixels = x.len() / channels;
+    for first in (0..channels).step_by(LANES) {
+        let lanes = (channels - first).min(LANES);
+        for short in (0..pixels).step_by(SHORT) {
+            // SAFETY: `lanes` channels from `first` are inside every pixel of x, dy and gate.
+            unsafe {
+                let mu = load::<V>(mean.as_ptr().add(first), lanes);
+                let (mut sum, mut product) = (V::zero(), V::zero());
+                for pixel in short..(short + SHORT).min(pixels) {
+                    let at = pixel * channels + first;
+                    let mut g = load::<V>(dy.as_ptr().add(at), lanes);
+                    if is_gated {
+                        g = g.where_positive(load::<V>(gate.as_ptr().add(at), lanes));
+                    }
+                    sum = sum.add(g);
+                    product = g.fma(load::<V>(x.as_ptr().add(at), lanes).sub(mu), product);
+                }
+                fold(sum, &mut sums[first..first + LANES]);
+                fold(product, &mut sums[half + first..half + first + LANES]);
+            }
+        }
+    }
+}
+
+dispatch! {
+    unsafe fn backward_apply = backward_apply_with(
+        x: &[f32], dy: &[f32], gate: &[f32], is_gated: bool, k: [&[f32]; 4], dx: &mut [f32], dresidual: &mut [f32],
+    )
+}
+
+/// dx = k1·g + k2·(x−μ) + k3, dresidual = g; k = [k1, k2, k3, μ].
+#[inline(always)]
+unsafe fn backward_apply_with<V: Lanes>(
+    x: &[f32],
+    dy: &[f32],
+    gate: &[f32],
+    is_gated: bool,
+    k: [&[f32]; 4],
+    dx: &mut [f32],
+    dresidual: &mut [f32],
+) {
+    let channels = k[0].len();
+    for first in (0..channels).step_by(LANES) {
+        let lanes = (channels - first).min(LANES);
+        // SAFETY: `lanes` channels from `first` are inside every pixel of all slices.
+        unsafe {
+            let [k1, k2, k3, mu] = k.map(|k| load::<V>(k.as_ptr().add(first), lanes));
+            for pixel in 0..x.len() / channels {
+                let at = pixel * channels + first;
+                let mut g = load::<V>(dy.as_ptr().add(at), lanes);
+                if is_gated {
+                    g = g.where_positive(load::<V>(gate.as_ptr().add(at), lanes));
+                }
+                if !dresidual.is_empty() {
+                    store(g, dresidual.as_mut_ptr().add(at), lanes);
+                }
+                let value = load::<V>(x.as_ptr().add(at), lanes).sub(mu).fma(k2, g.fma(k1, k3));
+                store(value, dx.as_mut_ptr().add(at), lanes);
+            }
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! Sixteen f32 lanes: one AVX-512 register, two AVX2 registers, or an array.
+//!
+//! Kernels are written once over [`Lanes`] and inlined into entry points that enable the instruction set, so the
+//! methods here become single instructions.
+
+/// Sixteen lanes.
+///
+/// # Safety
+/// Every method may only run on a CPU that has the instruction set of the implementing type; [`crate::isa`] picks it.
+/// Pointers must be valid for sixteen floats; no alignment is needed.
+pub(crate) trait Lanes: Copy {
+    /// Rows of a product tile: as many accumulators as the registers hold.
+    const ROWS: usize;
+
+    unsafe fn zero() -> Self;
+    unsafe fn splat(value: f32) -> Self;
+    unsafe fn load(from: *const f32) -> Self;
+    unsafe fn store(self, to: *mut f32);
+    unsafe fn add(self, other: Self) -> Self;
+    unsafe fn sub(self, other: Self) -> Self;
+    /// self·a + b
+    unsafe fn fma(self, a: Self, b: Self) -> Self;
+    unsafe fn max(self, other: Self) -> Self;
+    /// self where gate > 0, else 0
+    unsafe fn where_positive(self, gate: Self) -> Self;
+}
+
+/// Plain Rust; the fallback and the reference.
+#[derive(Clone, Copy)]
+pub(crate) struct Portable([f32; 16]);
+
+impl Lanes for Portable {
+    const ROWS: usize = 4;
+
+    #[inline(always)]
+    unsafe fn zero() -> Self {
+        Self([0.0; 16])
+    }
+    #[inline(always)]
+    unsafe fn splat(value: f32) -> Self {
+        Self([value; 16])
+    }
+    #[inline(always)]
+    unsafe fn load(from: *const f32) -> Self {
+        // SAFETY: valid for sixteen floats by the trait's contract.
+        Self(unsafe { from.cast::<[f32; 16]>().read_unaligned() })
+    }
+    #[inline(always)]
+    unsafe fn store(self, to: *mut f32) {
+        // SAFETY: valid for sixteen floats by the trait's contract.
+        unsafe { to.cast::<[f32; 16]>().write_unaligned(self.0) }
+    }
+    #[inline(always)]
+    unsafe fn add(self, other: Self) -> Self {
+        Self(std::array::from_fn(|i| self.0[i] + other.0[i]))
+    }
+    #[inline(always)]
+    unsafe fn sub(self, other: Self) -> Self {
+        Self(std::array::from_fn(|i| self.0[i] - other.0[i]))
+    }
+    #[inline(always)]
+    unsafe fn fma(self, a: Self, b: Self) -> Self {
+        Self(std::array::from_fn(|i| self.0[i] * a.0[i] + b.0[i]))
+    }
+    #[inline(always)]
+    unsafe fn max(self, other: Self) -> Self {
+        Self(std::array::from_fn(|i| self.0[i].max(other.0[i])))
+    }
+    #[inline(always)]
+    unsafe fn where_positive(self, gate: Self) -> Self {
+        Self(std::array::from_fn(|i| if gate.0[i] > 0.0 { self.0[i] } else { 0.0 }))
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+pub(crate) use x86::{Avx2, Avx512};
+
+#[cfg(target_arch = "x86_64")]
+mod x86 {
+    use super::Lanes;
+    use std::arch::x86_64::*;
+
+    /// Two registers of eight.
+    #[derive(Clone, Copy)]
+    pub(crate) struct Avx2(__m256, __m256);
+
+    // SAFETY (all blocks): the caller guarantees AVX2 and FMA, and valid pointers.
+    impl Lanes for Avx2 {
+        const ROWS: usize = 6;
+
+        #[inline(always)]
+        unsafe fn zero() -> Self {
+            unsafe { Self(_mm256_setzero_ps(), _mm256_setzero_ps()) }
+        }
+        #[inline(always)]
+        unsafe fn splat(value: f32) -> Self {
+            unsafe { Self(_mm256_set1_ps(value), _mm256_set1_ps(value)) }
+        }
+        #[inline(always)]
+        unsafe fn load(from: *const f32) -> Self {
+            unsafe { Self(_mm256_loadu_ps(from), _mm256_loadu_ps(from.add(8))) }
+        }
+        #[inline(always)]
+        unsafe fn store(self, to: *mut f32) {
+            unsafe {
+                _mm256_storeu_ps(to, self.0);
+                _mm256_storeu_ps(to.add(8), self.1);
+            }
+        }
+        #[inline(always)]
+        unsafe fn add(self, o: Self) -> Self {
+            unsafe { Self(_mm256_add_ps(self.0, o.0), _mm256_add_ps(self.1, o.1)) }
+        }
+        #[inline(always)]
+        unsafe fn sub(self, o: Self) -> Self {
+            unsafe { Self(_mm256_sub_ps(self.0, o.0), _mm256_sub_ps(self.1, o.1)) }
+        }
+        #[inline(always)]
+        unsafe fn fma(self, a: Self, b: Self) -> Self {
+            unsafe { Self(_mm256_fmadd_ps(self.0, a.0, b.0), _mm256_fmadd_ps(self.1, a.1, b.1)) }
+        }
+        #[inline(always)]
+        unsafe fn max(self, o: Self) -> Self {
+            unsafe { Self(_mm256_max_ps(self.0, o.0), _mm256_max_ps(self.1, o.1)) }
+        }
+        #[inline(always)]
+        unsafe fn where_positive(self, gate: Self) -> Self {
+            unsafe {
+                let zero = _mm256_setzero_ps();
+                let low = _mm256_cmp_ps::<_CMP_GT_OQ>(gate.0, zero);
+                let high = _mm256_cmp_ps::<_CMP_GT_OQ>(gate.1, zero);
+                Self(_mm256_and_ps(self.0, low), _mm256_and_ps(self.1, high))
+            }
+        }
+    }
+
+    /// One register of sixteen.
+    #[derive(Clone, Copy)]
+    pub(crate) struct Avx512(__m512);
+
+    // SAFETY (all blocks): the caller guarantees AVX-512F, and valid pointers.
+    impl Lanes for Avx512 {
+        const ROWS: usize = 12;
+
+        #[inline(always)]
+        unsafe fn zero() -> Self {
+            unsafe { Self(_mm512_setzero_ps()) }
+        }
+        #[inline(always)]
+        unsafe fn splat(value: f32) -> Self {
+            unsafe { Self(_mm512_set1_ps(value)) }
+        }
+        #[inline(always)]
+        unsafe fn load(from: *const f32) -> Self {
+            unsafe { Self(_mm512_loadu_ps(from)) }
+        }
+        #[inline(always)]
+        unsafe fn store(self, to: *mut f32) {
+            unsafe { _mm512_storeu_ps(to, self.0) }
+        }
+        #[inline(always)]
+        unsafe fn add(self, o: Self) -> Self {
+            unsafe { Self(_mm512_add_ps(self.0, o.0)) }
+        }
+        #[inline(always)]
+        unsafe fn sub(self, o: Self) -> Self {
+            unsafe { Self(_mm512_sub_ps(self.0, o.0)) }
+        }
+        #[inline(always)]
+        unsafe fn fma(self, a: Self, b: Self) -> Self {
+            unsafe { Self(_mm512_fmadd_ps(self.0, a.0, b.0)) }
+        }
+        #[inline(always)]
+        unsafe fn max(self, o: Self) -> Self {
+            unsafe { Self(_mm512_max_ps(self.0, o.0)) }
+        }
+        #[inline(always)]
+        unsafe fn where_positive(self, gate: Self) -> Self {
+            unsafe {
+                let positive = _mm512_cmp_ps_mask::<_CMP_GT_OQ>(gate.0, _mm512_setzero_ps());
+                Self(_mm512_maskz_mov_ps(positive, self.0))
+            }
+        }
+    }
+}

@@ -1,0 +1,12 @@
+//! CPU kernels for training ResNets: convolutions and batch norm with their gradients, on channel-last activations
+//! `[n, h, w, c]`. AVX-512, AVX2 or plain Rust, chosen at run time; parallel over rayon; the same bytes for any number
+//! of threads. Knows nothing of tensors or autodiff.
+
+mod batch_norm;
+mod conv;
+pub mod isa;
+mod lanes;
+mod tile;
+
+pub use batch_norm::{NormGrad, NormStats, norm_apply, norm_backward, norm_stats};
+pub use conv::{Conv, conv2d, conv2d_input_grad, conv2d_weight_grad};
