@@ -68,7 +68,7 @@ pub fn norm_backward(
     weight: &[f32],
     epsilon: f32,
     dx: &mut [f32],
-    mut dresidual: Option<&mut [f32]>,
+    dresidual: Option<&mut [f32]>,
 ) -> NormGrad {
     let channels = weight.len();
     let pixels = count(x, channels) as f64;
@@ -91,7 +91,7 @@ pub fn norm_backward(
     let width = CHUNK * channels;
     let empty: &mut [f32] = &mut [];
     let has_residual = dresidual.is_some();
-    let residual = dresidual.as_deref_mut().unwrap_or(empty);
+    let residual = dresidual.unwrap_or(empty);
     assert!(!has_residual || residual.len() == dx.len());
     let mut residuals: Vec<&mut [f32]> = residual.chunks_mut(width).collect();
     residuals.resize_with(dx.len().div_ceil(width), Default::default);

@@ -210,7 +210,7 @@ impl Frame {
 
     /// Sixteen channels side by side: `[c/16][image][row][column][16]` if the channels divide, else as [`Frame::fill`].
     fn blocked(&self, x: &[f32], first: usize, count: usize, out: &mut Vec<f32>) {
-        if self.c % LANES != 0 || self.c == LANES {
+        if !self.c.is_multiple_of(LANES) || self.c == LANES {
             return self.fill(x, first, count, out);
         }
         out.resize(count * self.len(), 0.0);
@@ -371,7 +371,7 @@ unsafe fn weight_group_with<V: Lanes>(
     let (ho, wo) = conv.out();
     let rows = conv.k * conv.k * conv.ci;
     // In blocked frames a tap is sixteen rows of one channel block, else k·ci rows of one kernel row.
-    let is_blocked = conv.ci % LANES == 0;
+    let is_blocked = conv.ci.is_multiple_of(LANES);
     let channels = if is_blocked { LANES } else { conv.ci };
     let width = frame.w + frame.before + frame.after;
     let height = frame.h + frame.before + frame.after;
@@ -405,7 +405,7 @@ unsafe fn weight_group_with<V: Lanes>(
                             while row + $p <= tap_rows {
                                 let from = x.as_ptr().add(offset + row);
                                 let to = acc.as_mut_ptr().add((block * rows + first_row + row) * LANES);
-                                tile::outer::<V, $p>(from, step, d, LANES, &lines, wo, to, LANES);
+                                tile::outer::<V, $p>(from, step, d, &lines, wo, to);
                                 row += $p;
                             }
                         };

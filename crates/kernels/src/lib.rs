@@ -2,6 +2,9 @@
 //! `[n, h, w, c]`. AVX-512, AVX2 or plain Rust, chosen at run time; parallel over rayon; the same bytes for any number
 //! of threads. Knows nothing of tensors or autodiff.
 
+// Registers are arrays indexed by the row of a tile, and one macro serves tiles of any height.
+#![allow(clippy::needless_range_loop, clippy::int_plus_one)]
+
 mod batch_norm;
 mod conv;
 pub mod isa;

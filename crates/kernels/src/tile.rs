@@ -51,23 +51,22 @@ pub(crate) unsafe fn rows<V: Lanes, const P: usize>(
     }
 }
 
-/// c_j += Σ_i x[i·x_step + j]·d[i·d_step ..16] for `P` rows j: the outer products of a weight gradient.
+/// c_j += Σ_i x[i·x_step + j]·d_i for `P` rows j, over `count` pixels i of each line: the outer products of a weight
+/// gradient. d and c are `[…][16]`; a line is its place in x and in d.
 #[inline(always)]
 pub(crate) unsafe fn outer<V: Lanes, const P: usize>(
     x: *const f32,
     x_step: usize,
     d: *const f32,
-    d_step: usize,
     lines: &[(usize, usize)],
     count: usize,
     c: *mut f32,
-    c_step: usize,
 ) {
     // SAFETY: the caller's lines stay inside x and d, and c holds P rows of sixteen floats.
     unsafe {
         let mut acc = [V::zero(); P];
         for j in 0..P {
-            acc[j] = V::load(c.add(j * c_step));
+            acc[j] = V::load(c.add(j * 16));
         }
         for &(x_line, d_line) in lines {
             let (mut xp, mut dp) = (x.add(x_line), d.add(d_line));
@@ -77,11 +76,11 @@ pub(crate) unsafe fn outer<V: Lanes, const P: usize>(
                     acc[j] = V::splat(*xp.add(j)).fma(grad, acc[j]);
                 }
                 xp = xp.add(x_step);
-                dp = dp.add(d_step);
+                dp = dp.add(16);
             }
         }
         for j in 0..P {
-            acc[j].store(c.add(j * c_step));
+            acc[j].store(c.add(j * 16));
         }
     }
 }

@@ -30,25 +30,25 @@ fn random(len: usize, seed: u64) -> Vec<f32> {
 }
 
 /// One pixel, one channel, 17 channels, batch 1, non-square, stride 2 on odd sizes, the stems, bottleneck shapes.
-const SHAPES: &[(usize, usize, usize, usize, usize, usize, usize, usize)] = &[
+const SHAPES: &[[usize; 8]] = &[
     // n, h, w, ci, co, k, stride, pad
-    (1, 1, 1, 1, 1, 3, 1, 1),
-    (1, 1, 1, 1, 1, 1, 1, 0),
-    (2, 5, 7, 3, 17, 3, 1, 1),
-    (3, 9, 9, 17, 5, 3, 2, 1),
-    (2, 8, 8, 16, 32, 3, 1, 1),
-    (9, 4, 4, 32, 16, 3, 1, 1),
-    (2, 7, 7, 16, 16, 1, 2, 0),
-    (2, 8, 6, 32, 48, 1, 1, 0),
-    (1, 15, 15, 3, 16, 7, 2, 3),
-    (2, 9, 5, 32, 33, 3, 2, 1),
-    (1, 6, 6, 16, 16, 5, 1, 0),
-    (2, 3, 3, 96, 200, 3, 1, 1),
-    (5, 2, 2, 256, 128, 3, 2, 1),
+    [1, 1, 1, 1, 1, 3, 1, 1],
+    [1, 1, 1, 1, 1, 1, 1, 0],
+    [2, 5, 7, 3, 17, 3, 1, 1],
+    [3, 9, 9, 17, 5, 3, 2, 1],
+    [2, 8, 8, 16, 32, 3, 1, 1],
+    [9, 4, 4, 32, 16, 3, 1, 1],
+    [2, 7, 7, 16, 16, 1, 2, 0],
+    [2, 8, 6, 32, 48, 1, 1, 0],
+    [1, 15, 15, 3, 16, 7, 2, 3],
+    [2, 9, 5, 32, 33, 3, 2, 1],
+    [1, 6, 6, 16, 16, 5, 1, 0],
+    [2, 3, 3, 96, 200, 3, 1, 1],
+    [5, 2, 2, 256, 128, 3, 2, 1],
 ];
 
 fn shapes() -> impl Iterator<Item = Conv> {
-    SHAPES.iter().map(|&(n, h, w, ci, co, k, stride, pad)| Conv { n, h, w, ci, co, k, stride, pad })
+    SHAPES.iter().map(|&[n, h, w, ci, co, k, stride, pad]| Conv { n, h, w, ci, co, k, stride, pad })
 }
 
 struct Reference {
@@ -117,7 +117,8 @@ fn unaligned_slices_give_the_same_values() {
     let mut shifted = vec![0.0; c.y_len() + 1];
     conv2d(c, &x[1..], &w[1..], &mut shifted[1..]);
     let mut plain = vec![0.0; c.y_len()];
-    conv2d(c, &x[1..].to_vec(), &w[1..].to_vec(), &mut plain);
+    let (x, w) = (x[1..].to_vec(), w[1..].to_vec());
+    conv2d(c, &x, &w, &mut plain);
     assert_eq!(shifted[1..], plain);
 }
 
