@@ -60,15 +60,6 @@ pub(super) fn scale_shift<const D: usize>(
 pub trait ChannelsLast: Backend {
     fn conv_last(x: FloatTensor<Self>, weight: FloatTensor<Self>, stride: usize) -> FloatTensor<Self>;
 
-    /// Gradients of x (if wanted, else empty) and weight.
-    fn conv_last_backward(
-        x: FloatTensor<Self>,
-        weight: FloatTensor<Self>,
-        dy: FloatTensor<Self>,
-        stride: usize,
-        wants_dx: bool,
-    ) -> (FloatTensor<Self>, FloatTensor<Self>);
-
     fn norm(
         x: FloatTensor<Self>,
         weight: FloatTensor<Self>,
@@ -86,6 +77,27 @@ pub trait ChannelsLast: Backend {
         epsilon: f64,
     ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>);
 
+    fn scale_shift(
+        x: FloatTensor<Self>,
+        scale: FloatTensor<Self>,
+        shift: FloatTensor<Self>,
+        residual: FloatTensor<Self>,
+        has_residual: bool,
+        relu: bool,
+    ) -> FloatTensor<Self>;
+}
+
+/// Their gradients, on a backend that holds values.
+pub trait ChannelsLastGrad: ChannelsLast {
+    /// Gradients of x (if wanted, else empty) and weight.
+    fn conv_last_backward(
+        x: FloatTensor<Self>,
+        weight: FloatTensor<Self>,
+        dy: FloatTensor<Self>,
+        stride: usize,
+        wants_dx: bool,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>);
+
     /// Gradients of x, weight, bias and residual (empty unless wanted). `y` is the output, ReLU's mask.
     #[allow(clippy::too_many_arguments)] // the inputs of one formula
     fn norm_backward(
@@ -99,15 +111,6 @@ pub trait ChannelsLast: Backend {
         wants_residual: bool,
         epsilon: f64,
     ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>);
-
-    fn scale_shift(
-        x: FloatTensor<Self>,
-        scale: FloatTensor<Self>,
-        shift: FloatTensor<Self>,
-        residual: FloatTensor<Self>,
-        has_residual: bool,
-        relu: bool,
-    ) -> FloatTensor<Self>;
 }
 
 type FlexTensor = FloatTensor<Flex>;
@@ -163,26 +166,6 @@ impl ChannelsLast for Flex {
         tensor(y, &[shape.n, h, w, shape.co])
     }
 
-    fn conv_last_backward(
-        x: FlexTensor,
-        weight: FlexTensor,
-        dy: FlexTensor,
-        stride: usize,
-        wants_dx: bool,
-    ) -> (FlexTensor, FlexTensor) {
-        let (x, weight, dy) = (packed(x), packed(weight), packed(dy));
-        let shape = conv_shape(&x, &weight, stride);
-        let mut dw = vec![0.0; shape.w_len()];
-        conv2d_weight_grad(shape, values(&x), values(&dy), &mut dw);
-        let dw = tensor(dw, &dims(&weight));
-        if !wants_dx {
-            return (tensor(Vec::new(), &[0]), dw);
-        }
-        let mut dx = vec![0.0; shape.x_len()];
-        conv2d_input_grad(shape, values(&dy), values(&weight), &mut dx);
-        (tensor(dx, &dims(&x)), dw)
-    }
-
     fn norm(
         x: FlexTensor,
         weight: FlexTensor,
@@ -202,6 +185,43 @@ impl ChannelsLast for Flex {
         epsilon: f64,
     ) -> (FlexTensor, FlexTensor, FlexTensor) {
         norm_forward(x, weight, bias, Some(residual), relu, epsilon)
+    }
+
+    fn scale_shift(
+        x: FlexTensor,
+        scale: FlexTensor,
+        shift: FlexTensor,
+        residual: FlexTensor,
+        has_residual: bool,
+        relu: bool,
+    ) -> FlexTensor {
+        let (x, scale, shift, residual) = (packed(x), packed(scale), packed(shift), packed(residual));
+        let mut y = vec![0.0; values(&x).len()];
+        let residual = has_residual.then(|| values(&residual));
+        norm_apply(values(&x), residual, values(&scale), values(&shift), relu, &mut y);
+        tensor(y, &dims(&x))
+    }
+}
+
+impl ChannelsLastGrad for Flex {
+    fn conv_last_backward(
+        x: FlexTensor,
+        weight: FlexTensor,
+        dy: FlexTensor,
+        stride: usize,
+        wants_dx: bool,
+    ) -> (FlexTensor, FlexTensor) {
+        let (x, weight, dy) = (packed(x), packed(weight), packed(dy));
+        let shape = conv_shape(&x, &weight, stride);
+        let mut dw = vec![0.0; shape.w_len()];
+        conv2d_weight_grad(shape, values(&x), values(&dy), &mut dw);
+        let dw = tensor(dw, &dims(&weight));
+        if !wants_dx {
+            return (tensor(Vec::new(), &[0]), dw);
+        }
+        let mut dx = vec![0.0; shape.x_len()];
+        conv2d_input_grad(shape, values(&dy), values(&weight), &mut dx);
+        (tensor(dx, &dims(&x)), dw)
     }
 
     fn norm_backward(
@@ -238,27 +258,12 @@ impl ChannelsLast for Flex {
             tensor(residual, &residual_shape),
         )
     }
-
-    fn scale_shift(
-        x: FlexTensor,
-        scale: FlexTensor,
-        shift: FlexTensor,
-        residual: FlexTensor,
-        has_residual: bool,
-        relu: bool,
-    ) -> FlexTensor {
-        let (x, scale, shift, residual) = (packed(x), packed(scale), packed(shift), packed(residual));
-        let mut y = vec![0.0; values(&x).len()];
-        let residual = has_residual.then(|| values(&residual));
-        norm_apply(values(&x), residual, values(&scale), values(&shift), relu, &mut y);
-        tensor(y, &dims(&x))
-    }
 }
 
 #[derive(Debug)]
 struct ConvBackward;
 
-impl<B: Backend + ChannelsLast> Backward<B, 2> for ConvBackward {
+impl<B: ChannelsLastGrad> Backward<B, 2> for ConvBackward {
     type State = (FloatTensor<B>, FloatTensor<B>, usize);
 
     fn backward(self, ops: Ops<Self::State, 2>, grads: &mut Gradients, _: &mut Checkpointer) {
@@ -282,7 +287,7 @@ type NormState<B> = (FloatTensor<B>, FloatTensor<B>, FloatTensor<B>, FloatTensor
 #[derive(Debug)]
 struct NormBackward;
 
-impl<B: Backend + ChannelsLast, const N: usize> Backward<B, N> for NormBackward {
+impl<B: ChannelsLastGrad, const N: usize> Backward<B, N> for NormBackward {
     type State = NormState<B>;
 
     fn backward(self, ops: Ops<Self::State, N>, grads: &mut Gradients, _: &mut Checkpointer) {
@@ -299,7 +304,7 @@ impl<B: Backend + ChannelsLast, const N: usize> Backward<B, N> for NormBackward 
     }
 }
 
-impl<B: Backend + ChannelsLast, C: CheckpointStrategy> ChannelsLast for Autodiff<B, C> {
+impl<B: ChannelsLastGrad, C: CheckpointStrategy> ChannelsLast for Autodiff<B, C> {
     fn conv_last(x: FloatTensor<Self>, weight: FloatTensor<Self>, stride: usize) -> FloatTensor<Self> {
         let ((x, x_node), (weight, weight_node)) = (x.into_parts(), weight.into_parts());
         let y = B::conv_last(x.clone(), weight.clone(), stride);
@@ -307,16 +312,6 @@ impl<B: Backend + ChannelsLast, C: CheckpointStrategy> ChannelsLast for Autodiff
             OpsKind::Tracked(prep) => prep.finish((x, weight, stride), y),
             OpsKind::UnTracked(prep) => prep.finish(y),
         }
-    }
-
-    fn conv_last_backward(
-        _: FloatTensor<Self>,
-        _: FloatTensor<Self>,
-        _: FloatTensor<Self>,
-        _: usize,
-        _: bool,
-    ) -> (FloatTensor<Self>, FloatTensor<Self>) {
-        unimplemented!("second derivatives of the CPU convolution")
     }
 
     fn norm(
@@ -356,20 +351,6 @@ impl<B: Backend + ChannelsLast, C: CheckpointStrategy> ChannelsLast for Autodiff
             OpsKind::UnTracked(prep) => prep.finish(y),
         };
         (y, Self::from_inner(mean), Self::from_inner(var))
-    }
-
-    fn norm_backward(
-        _: FloatTensor<Self>,
-        _: FloatTensor<Self>,
-        _: FloatTensor<Self>,
-        _: FloatTensor<Self>,
-        _: FloatTensor<Self>,
-        _: FloatTensor<Self>,
-        _: bool,
-        _: bool,
-        _: f64,
-    ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>) {
-        unimplemented!("second derivatives of the CPU batch norm")
     }
 
     fn scale_shift(
