@@ -5,7 +5,7 @@
 use burn::backend::autodiff::checkpoint::base::Checkpointer;
 use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
 use burn::backend::autodiff::grads::Gradients;
-use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
+use burn::backend::autodiff::ops::{Backward, NodeGuard, Ops, OpsKind};
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Autodiff, AutodiffBackend, Backend, Dispatch, DispatchDevice, Flex, backend_extension};
 use burn::tensor::{Device, Tensor, TensorData};
@@ -283,6 +283,9 @@ impl<B: ChannelsLastGrad> Backward<B, 2> for ConvBackward {
 /// x, weight, mean, var, y, relu, epsilon
 type NormState<B> = (FloatTensor<B>, FloatTensor<B>, FloatTensor<B>, FloatTensor<B>, FloatTensor<B>, bool, f64);
 
+/// y, mean, var
+type NormOutput<B> = (FloatTensor<B>, FloatTensor<B>, FloatTensor<B>);
+
 /// N is 3 (x, weight, bias) or 4 (and the residual).
 #[derive(Debug)]
 struct NormBackward;
@@ -302,6 +305,19 @@ impl<B: ChannelsLastGrad, const N: usize> Backward<B, N> for NormBackward {
             }
         }
     }
+}
+
+/// Puts the output of a batch norm on the graph, with N parents; mean and variance stay off it.
+fn track_norm<B: ChannelsLastGrad, C: CheckpointStrategy, const N: usize>(
+    nodes: [NodeGuard; N],
+    state: NormState<B>,
+) -> NormOutput<Autodiff<B, C>> {
+    let (_, _, mean, var, y, ..) = state.clone();
+    let y = match Backward::<B, N>::prepare::<C>(NormBackward, nodes).compute_bound().stateful() {
+        OpsKind::Tracked(prep) => prep.finish(state, y),
+        OpsKind::UnTracked(prep) => prep.finish(y),
+    };
+    (y, Autodiff::<B, C>::from_inner(mean), Autodiff::<B, C>::from_inner(var))
 }
 
 impl<B: ChannelsLastGrad, C: CheckpointStrategy> ChannelsLast for Autodiff<B, C> {
@@ -324,13 +340,8 @@ impl<B: ChannelsLastGrad, C: CheckpointStrategy> ChannelsLast for Autodiff<B, C>
         let ((x, x_node), (weight, weight_node), (bias, bias_node)) =
             (x.into_parts(), weight.into_parts(), bias.into_parts());
         let (y, mean, var) = B::norm(x.clone(), weight.clone(), bias, relu, epsilon);
-        let nodes = [x_node, weight_node, bias_node];
-        let state = (x, weight, mean.clone(), var.clone(), y.clone(), relu, epsilon);
-        let y = match Backward::<B, 3>::prepare::<C>(NormBackward, nodes).compute_bound().stateful() {
-            OpsKind::Tracked(prep) => prep.finish(state, y),
-            OpsKind::UnTracked(prep) => prep.finish(y),
-        };
-        (y, Self::from_inner(mean), Self::from_inner(var))
+        let state = (x, weight, mean, var, y, relu, epsilon);
+        track_norm::<B, C, 3>([x_node, weight_node, bias_node], state)
     }
 
     fn norm_add(
@@ -344,13 +355,8 @@ impl<B: ChannelsLastGrad, C: CheckpointStrategy> ChannelsLast for Autodiff<B, C>
         let ((x, x_node), (weight, weight_node)) = (x.into_parts(), weight.into_parts());
         let ((bias, bias_node), (residual, residual_node)) = (bias.into_parts(), residual.into_parts());
         let (y, mean, var) = B::norm_add(x.clone(), weight.clone(), bias, residual, relu, epsilon);
-        let nodes = [x_node, weight_node, bias_node, residual_node];
-        let state = (x, weight, mean.clone(), var.clone(), y.clone(), relu, epsilon);
-        let y = match Backward::<B, 4>::prepare::<C>(NormBackward, nodes).compute_bound().stateful() {
-            OpsKind::Tracked(prep) => prep.finish(state, y),
-            OpsKind::UnTracked(prep) => prep.finish(y),
-        };
-        (y, Self::from_inner(mean), Self::from_inner(var))
+        let state = (x, weight, mean, var, y, relu, epsilon);
+        track_norm::<B, C, 4>([x_node, weight_node, bias_node, residual_node], state)
     }
 
     fn scale_shift(

@@ -18,7 +18,5 @@ pub fn linear_fast(mut train: Labelled, mut test: Labelled, classes: usize) -> A
         *features /= &deviation;
     }
     let (classifier, _) = fit_logistic(&train, classes, LAMBDA, TOLERANCE, ITERATIONS);
-    let scores = classifier.scores(&test.features);
-    let rows: Vec<Vec<f64>> = scores.outer_iter().map(|row| row.to_vec()).collect();
-    Accuracy::from_scores(rows.iter().map(Vec::as_slice), &test.labels)
+    classifier.accuracy(&test)
 }

@@ -57,7 +57,5 @@ pub fn linear_paper(
         }
         progress(epoch + 1, epoch_loss);
     }
-    let scores = classifier.scores(&test.features);
-    let rows: Vec<Vec<f64>> = scores.outer_iter().map(|row| row.to_vec()).collect();
-    Ok(Accuracy::from_scores(rows.iter().map(Vec::as_slice), &test.labels))
+    Ok(classifier.accuracy(&test))
 }

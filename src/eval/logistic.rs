@@ -1,7 +1,7 @@
 //! Multinomial logistic regression: minimise mean cross-entropy + ½λ‖W‖² (bias free), a convex problem solved by
 //! L-BFGS in f64. Sums run over fixed blocks of rows in order, so the result does not depend on threads.
 
-use super::Labelled;
+use super::{Accuracy, Labelled};
 use crate::math::Matrix;
 use ndarray::{Array1, Array2, Axis, s};
 use rayon::prelude::*;
@@ -28,6 +28,12 @@ impl LinearClassifier {
     /// `[rows, classes]`
     pub fn scores(&self, features: &Matrix) -> Array2<f64> {
         features.mapv(f64::from).dot(&self.weight.t()) + &self.bias
+    }
+
+    /// Accuracy on labelled features.
+    pub fn accuracy(&self, test: &Labelled) -> Accuracy {
+        let rows: Vec<Vec<f64>> = self.scores(&test.features).outer_iter().map(|row| row.to_vec()).collect();
+        Accuracy::from_scores(rows.iter().map(Vec::as_slice), &test.labels)
     }
 
     /// Mean cross-entropy of `labels` and its gradient.
