@@ -6,6 +6,7 @@
 
 pub mod augment;
 pub mod batch;
+pub mod bench;
 pub mod cli;
 pub mod comm;
 pub mod config;

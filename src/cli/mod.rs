@@ -1,6 +1,7 @@
 //! The command line: one file for each verb. Prints, asks for nothing, and exits 0, 1 (the run failed) or 2 (the
 //! input is wrong).
 
+mod bench;
 mod config;
 mod demo;
 mod error;
@@ -41,6 +42,9 @@ enum Verb {
     /// Show the resolved configuration, or the reference of all keys
     #[command(subcommand)]
     Config(config::ConfigVerb),
+    /// Measure how fast this machine trains: whole steps, or layer by layer
+    #[command(subcommand)]
+    Bench(bench::Bench),
 }
 
 /// Runs the program.
@@ -70,5 +74,6 @@ fn run(cli: Cli) -> Result<(), CliError> {
         Verb::Eval(verb) => verb.run(),
         Verb::Loss(verb) => verb.run(),
         Verb::Config(verb) => verb.run(),
+        Verb::Bench(verb) => verb.run(),
     }
 }

@@ -36,7 +36,7 @@ pub struct RunOptions {
     /// Seed of every random choice
     #[arg(long, value_name = "S", value_parser = clap::value_parser!(u64).range(..1 << 63))]
     pub seed: Option<u64>,
-    /// cpu, wgpu or cuda
+    /// cpu, cpu-exact (no Winograd: rounds less, slower), wgpu or cuda
     #[arg(long, value_name = "NAME")]
     pub device: Option<String>,
     /// Keep the checkpoint of every E-th epoch

@@ -4,7 +4,7 @@ use super::merge::lay_over;
 use super::{ConfigError, DeviceName, Overrides, RunConfig, TrainConfig};
 use crate::augment::{AugmentConfig, Preset};
 use crate::data::{DataConfig, Dataset};
-use crate::encoder::{EncoderConfig, EncoderName, HeadConfig, Stem};
+use crate::encoder::{EncoderConfig, EncoderName, HeadConfig};
 use crate::method::MethodConfig;
 use crate::optim::{AdamW, Lars, LearningRate, OptimizerConfig, PaperMomentum, Scaling, Sgd};
 use serde::de::DeserializeOwned;
@@ -39,8 +39,7 @@ pub(super) fn resolve(overrides: &Overrides) -> Result<(RunConfig, Dataset), Con
         None if size <= 64 => EncoderName::Resnet18,
         None => EncoderName::Resnet50,
     };
-    let stem = if size <= 64 { Stem::Cifar } else { Stem::Imagenet };
-    let mut encoder_table = table(&EncoderConfig { name, width: 1.0, stem });
+    let mut encoder_table = table(&EncoderConfig::for_size(name, size));
     if let Some(Value::Table(given)) = user.get("encoder") {
         lay_over(&mut encoder_table, given);
     }
@@ -56,7 +55,6 @@ pub(super) fn resolve(overrides: &Overrides) -> Result<(RunConfig, Dataset), Con
         Some(epochs) => epochs.clamp(0, 1_000_000) as f64,
         None => 100.0,
     };
-    let hidden = encoder.feature_dim().clamp(128, 2048);
     let batch = if data.train.len() >= 512 { 256 } else { (data.train.len() / 2).max(2) };
     let base = RunConfig {
         seed,
@@ -69,8 +67,8 @@ pub(super) fn resolve(overrides: &Overrides) -> Result<(RunConfig, Dataset), Con
             keep_every: None,
         },
         method,
+        head: HeadConfig::for_features(encoder.feature_dim()),
         encoder,
-        head: HeadConfig { layers: 2, hidden, output: 128 },
         learning_rate: LearningRate { warmup_epochs: (epochs / 10.0).min(10.0), ..learning_rate },
         optimizer,
         augment: AugmentConfig::preset(preset, size),

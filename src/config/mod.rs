@@ -52,11 +52,19 @@ pub struct TrainConfig {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema, clap::ValueEnum)]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "kebab-case")]
 pub enum DeviceName {
     Cpu,
+    /// The CPU with every convolution summed directly: rounds less than Winograd's algorithm, about half as fast.
+    CpuExact,
     Wgpu,
     Cuda,
+}
+
+impl DeviceName {
+    pub fn is_cpu(self) -> bool {
+        matches!(self, Self::Cpu | Self::CpuExact)
+    }
 }
 
 #[derive(Debug, thiserror::Error)]

@@ -2,10 +2,11 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use sogclr_kernels::Conv;
 
 /// Names of the encoders. 18–152 are torchvision's; 8–56 are the CIFAR ResNets (6n+2 layers, three stages of
 /// 16/32/64 channels, 1×1 projection shortcuts).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum EncoderName {
     Resnet8,
@@ -63,7 +64,57 @@ pub(super) struct Plan {
     pub bottleneck: bool,
 }
 
+impl HeadConfig {
+    /// Two layers, the hidden one as wide as the features.
+    pub fn for_features(features: usize) -> Self {
+        Self { layers: 2, hidden: features.clamp(128, 2048), output: 128 }
+    }
+}
+
 impl EncoderConfig {
+    /// The network at full width, with the stem that fits images of `size` pixels.
+    pub fn for_size(name: EncoderName, size: usize) -> Self {
+        Self { name, width: 1.0, stem: if size <= 64 { Stem::Cifar } else { Stem::Imagenet } }
+    }
+
+    /// Every distinct convolution on one image of `size` pixels, with its number of layers, from stem to last stage.
+    pub fn convolutions(&self, size: usize) -> Vec<(usize, Conv)> {
+        let plan = self.plan();
+        let mut found: Vec<(usize, Conv)> = Vec::new();
+        let mut add = |side: usize, ci: usize, co: usize, k: usize, stride: usize| {
+            let conv = Conv { n: 1, h: side, w: side, ci, co, k, stride, pad: k / 2 };
+            match found.iter_mut().find(|(_, other)| *other == conv) {
+                Some((count, _)) => *count += 1,
+                None => found.push((1, conv)),
+            }
+            conv.out().0
+        };
+        let mut side = match self.stem {
+            Stem::Cifar => add(size, 3, plan.stem_channels, 3, 1),
+            Stem::Imagenet => add(size, 3, plan.stem_channels, 7, 2).div_ceil(2),
+        };
+        let mut input = plan.stem_channels;
+        for (count, channels, first_stride) in plan.stages {
+            for index in 0..count {
+                let stride = if index == 0 { first_stride } else { 1 };
+                let output = if plan.bottleneck { 4 * channels } else { channels };
+                if stride != 1 || input != output {
+                    add(side, input, output, 1, stride);
+                }
+                side = if plan.bottleneck {
+                    add(side, input, channels, 1, 1);
+                    let side = add(side, channels, channels, 3, stride);
+                    add(side, channels, output, 1, 1)
+                } else {
+                    let side = add(side, input, channels, 3, stride);
+                    add(side, channels, channels, 3, 1)
+                };
+                input = output;
+            }
+        }
+        found
+    }
+
     pub(super) fn plan(&self) -> Plan {
         let scaled = |channels: usize| ((channels as f64 * self.width).round() as usize).max(1);
         let (blocks, first, bottleneck): (&[usize], usize, bool) = match self.name {

@@ -116,19 +116,14 @@ impl ResNet {
         let mut x = self.bn1.forward(self.conv1.forward(x), None, true, pass);
         if self.pooled_stem {
             let options = MaxPoolOptions::new([3, 3]).with_stride([2, 2]).with_padding([1, 1]);
-            x = if is_last {
-                module::max_pool2d(x.permute([0, 3, 1, 2]), options).permute([0, 2, 3, 1])
-            } else {
-                module::max_pool2d(x, options)
-            };
+            x = if is_last { cpu::max_pool(x) } else { module::max_pool2d(x, options) };
         }
         for block in [&self.layer1, &self.layer2, &self.layer3, &self.layer4].into_iter().flatten() {
             x = block.forward(x, pass);
         }
         // Global average pool.
         if is_last {
-            let [n, height, width, channels] = x.dims();
-            x.reshape([n, height * width, channels]).mean_dim(1).reshape([n, channels])
+            cpu::mean_pool(x)
         } else {
             let [n, channels, height, width] = x.dims();
             x.reshape([n, channels, height * width]).mean_dim(2).reshape([n, channels])

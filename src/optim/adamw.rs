@@ -1,7 +1,6 @@
 //! AdamW, PyTorch's form: decay w by lr·wd, then the bias-corrected Adam step.
 
-use super::{At, Rule};
-use burn::tensor::Tensor;
+use super::{At, Real, Rule};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -23,12 +22,13 @@ impl Rule for AdamW {
         2
     }
 
-    fn update(&self, w: Tensor<1>, g: Tensor<1>, slots: &mut [Tensor<1>], at: At) -> Tensor<1> {
-        slots[0] = slots[0].clone() * self.beta1 + g.clone() * (1.0 - self.beta1);
-        slots[1] = slots[1].clone() * self.beta2 + g.clone() * g * (1.0 - self.beta2);
-        let correct = |beta: f64| 1.0 - beta.powi(at.step.min(i32::MAX as u64) as i32);
-        let mean = slots[0].clone() / correct(self.beta1);
-        let deviation = (slots[1].clone() / correct(self.beta2)).sqrt() + self.epsilon;
-        w * (1.0 - at.lr * self.weight_decay) - mean / deviation * at.lr
+    #[inline(always)]
+    fn update<T: Real>(&self, w: T, g: T, slots: &mut [T], at: At) -> T {
+        slots[0] = slots[0].clone().times(self.beta1) + g.clone().times(1.0 - self.beta1);
+        slots[1] = slots[1].clone().times(self.beta2) + (g.clone() * g).times(1.0 - self.beta2);
+        let correct = |beta: f64| 1.0 / (1.0 - beta.powi(at.step.min(i32::MAX as u64) as i32));
+        let mean = slots[0].clone().times(correct(self.beta1));
+        let deviation = slots[1].clone().times(correct(self.beta2)).sqrt().plus(self.epsilon);
+        w.times(1.0 - at.lr * self.weight_decay) - (mean / deviation).times(at.lr)
     }
 }

@@ -1,8 +1,7 @@
 //! LARS as in SimCLR's program: momentum over lr·ratio·(g + wd·w), ratio = trust·‖w‖/‖g + wd·w‖.
 //! Biases and batch-norm parameters have neither decay nor ratio.
 
-use super::{At, Rule, l2_norm};
-use burn::tensor::Tensor;
+use super::{At, Real, Rule};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -22,18 +21,18 @@ impl Rule for Lars {
         1
     }
 
-    fn update(&self, w: Tensor<1>, g: Tensor<1>, slots: &mut [Tensor<1>], at: At) -> Tensor<1> {
-        let scaled = if at.is_vector {
-            g
-        } else {
-            let g = g + w.clone() * self.weight_decay;
-            let (norm_w, norm_g) = (l2_norm(&w), l2_norm(&g));
-            // ratio 1 where a norm is 0
-            let undefined = (norm_w.clone() * norm_g.clone()).equal_scalar(0.0);
-            let ratio = (norm_w * self.trust / norm_g).mask_fill(undefined, 1.0);
-            g * ratio
-        };
-        slots[0] = slots[0].clone() * self.momentum + scaled * at.lr;
+    #[inline(always)]
+    fn decayed<T: Real>(&self, w: T, g: T, at: At) -> T {
+        if at.is_vector { g } else { g + w.times(self.weight_decay) }
+    }
+
+    fn trust(&self, at: At) -> Option<f64> {
+        (!at.is_vector).then_some(self.trust)
+    }
+
+    #[inline(always)]
+    fn update<T: Real>(&self, w: T, g: T, slots: &mut [T], at: At) -> T {
+        slots[0] = slots[0].clone().times(self.momentum) + g.times(at.lr);
         w - slots[0].clone()
     }
 }

@@ -7,13 +7,16 @@ mod adamw;
 mod grads;
 mod lars;
 mod momentum;
+mod real;
 mod schedule;
 mod sgd;
+mod update;
 
 pub use adamw::AdamW;
 pub use grads::NamedGrads;
 pub use lars::Lars;
 pub use momentum::PaperMomentum;
+pub use real::Real;
 pub use schedule::{LearningRate, Scaling, warmup_cosine};
 pub use sgd::Sgd;
 
@@ -72,23 +75,42 @@ impl OptimizerConfig {
         }
     }
 
-    fn rule(&self) -> &dyn Rule {
+    fn slots(&self) -> usize {
         match self {
-            Self::Lars(rule) => rule,
-            Self::Sgd(rule) => rule,
-            Self::Adamw(rule) => rule,
-            Self::Momentum(rule) => rule,
+            Self::Lars(rule) => rule.slots(),
+            Self::Sgd(rule) => rule.slots(),
+            Self::Adamw(rule) => rule.slots(),
+            Self::Momentum(rule) => rule.slots(),
+        }
+    }
+
+    fn update(&self, w: Tensor<1>, g: Tensor<1>, slots: &mut Vec<Tensor<1>>, at: At) -> Tensor<1> {
+        match self {
+            Self::Lars(rule) => update::update(rule, w, g, slots, at),
+            Self::Sgd(rule) => update::update(rule, w, g, slots, at),
+            Self::Adamw(rule) => update::update(rule, w, g, slots, at),
+            Self::Momentum(rule) => update::update(rule, w, g, slots, at),
         }
     }
 }
 
-/// One parameter's update; everything flattened to one dimension.
-pub trait Rule {
-    /// How many state tensors a parameter has; they start at zero.
+/// One parameter's update, for all of its values at once or for one after the other.
+pub trait Rule: Sync {
+    /// How many states a parameter has, one or two; they start at zero.
     fn slots(&self) -> usize;
 
-    /// The new parameter.
-    fn update(&self, param: Tensor<1>, grad: Tensor<1>, slots: &mut [Tensor<1>], at: At) -> Tensor<1>;
+    /// The gradient with what decays the weights.
+    fn decayed<T: Real>(&self, _w: T, g: T, _at: At) -> T {
+        g
+    }
+
+    /// Where given, the decayed gradient is scaled by trust·‖w‖/‖g‖, norms over the whole parameter.
+    fn trust(&self, _at: At) -> Option<f64> {
+        None
+    }
+
+    /// The new parameter, from the gradient after decay and scaling.
+    fn update<T: Real>(&self, w: T, g: T, slots: &mut [T], at: At) -> T;
 }
 
 /// Where an update stands.
@@ -148,7 +170,7 @@ impl Optimizer {
             let data = TensorData::new(host.values.clone(), [host.values.len()]);
             slots.entry(name.to_owned()).or_default().push(Tensor::from_data(data, device));
         }
-        if let Some((name, _)) = slots.iter().find(|(_, slots)| slots.len() != config.rule().slots()) {
+        if let Some((name, _)) = slots.iter().find(|(_, slots)| slots.len() != config.slots()) {
             return Err(ParamError::Optimizer(name.clone()));
         }
         Ok(Self { config, slots, step })
@@ -164,40 +186,13 @@ struct Update<'a> {
 impl NamedMapper for Update<'_> {
     fn map<const D: usize>(&mut self, name: String, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
         let Some(grad) = self.grads.remove(&name) else { return param };
-        let rule = self.optimizer.config.rule();
-        let slots = self.optimizer.slots.entry(name).or_insert_with(|| vec![grad.zeros_like(); rule.slots()]);
+        let config = &self.optimizer.config;
+        let slots = self.optimizer.slots.entry(name).or_insert_with(|| vec![grad.zeros_like(); config.slots()]);
         let at = At { lr: self.lr, step: self.optimizer.step, is_vector: D == 1 };
         param.map(|value| {
             let dims = value.dims();
-            let new = rule.update(value.inner().reshape([-1]), grad, slots, at);
+            let new = config.update(value.inner().reshape([-1]), grad, slots, at);
             new.reshape(dims).autodiff().require_grad()
         })
-    }
-}
-
-/// ‖x‖ as a tensor of one element, so that nothing waits for the device. Summed by rows first: one long sum
-/// would depend on the number of threads.
-pub(crate) fn l2_norm(x: &Tensor<1>) -> Tensor<1> {
-    const ROW: usize = 4096;
-    let [len] = x.dims();
-    let squares = x.clone() * x.clone();
-    let whole = len / ROW * ROW;
-    let head = (whole > 0).then(|| squares.clone().narrow(0, 0, whole).reshape([whole / ROW, ROW]).sum_dim(1).sum());
-    let tail = (whole < len).then(|| squares.narrow(0, whole, len - whole).sum());
-    let total = head.into_iter().chain(tail).reduce(|a, b| a + b).expect("a parameter is not empty");
-    total.sqrt()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn l2_norm_covers_the_rest_of_the_last_row() {
-        for len in [3, 4096, 5000] {
-            let x = Tensor::<1>::full([len], 2.0, &Device::flex());
-            let norm: f32 = l2_norm(&x).into_scalar();
-            assert!((norm - (4.0 * len as f32).sqrt()).abs() < 1e-2, "{len}: {norm}");
-        }
     }
 }

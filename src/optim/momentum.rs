@@ -1,7 +1,6 @@
 //! The momentum form of Algorithm 1, lines 9–10: v = (1−β)v + βm, w = w − ηv, v₀ = 0.
 
-use super::{At, Rule};
-use burn::tensor::Tensor;
+use super::{At, Real, Rule};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -17,8 +16,9 @@ impl Rule for PaperMomentum {
         1
     }
 
-    fn update(&self, w: Tensor<1>, m: Tensor<1>, slots: &mut [Tensor<1>], at: At) -> Tensor<1> {
-        slots[0] = slots[0].clone() * (1.0 - self.beta) + m * self.beta;
-        w - slots[0].clone() * at.lr
+    #[inline(always)]
+    fn update<T: Real>(&self, w: T, m: T, slots: &mut [T], at: At) -> T {
+        slots[0] = slots[0].clone().times(1.0 - self.beta) + m.times(self.beta);
+        w - slots[0].clone().times(at.lr)
     }
 }

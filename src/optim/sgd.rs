@@ -1,7 +1,6 @@
 //! SGD with momentum, PyTorch's form: v = μv + (g + wd·w), w −= lr·v, or lr·(g + μv) with Nesterov.
 
-use super::{At, Rule};
-use burn::tensor::Tensor;
+use super::{At, Real, Rule};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -21,10 +20,15 @@ impl Rule for Sgd {
         1
     }
 
-    fn update(&self, w: Tensor<1>, g: Tensor<1>, slots: &mut [Tensor<1>], at: At) -> Tensor<1> {
-        let g = g + w.clone() * self.weight_decay;
-        slots[0] = slots[0].clone() * self.momentum + g.clone();
-        let direction = if self.nesterov { g + slots[0].clone() * self.momentum } else { slots[0].clone() };
-        w - direction * at.lr
+    #[inline(always)]
+    fn decayed<T: Real>(&self, w: T, g: T, _: At) -> T {
+        g + w.times(self.weight_decay)
+    }
+
+    #[inline(always)]
+    fn update<T: Real>(&self, w: T, g: T, slots: &mut [T], at: At) -> T {
+        slots[0] = slots[0].clone().times(self.momentum) + g.clone();
+        let direction = if self.nesterov { g + slots[0].clone().times(self.momentum) } else { slots[0].clone() };
+        w - direction.times(at.lr)
     }
 }

@@ -7,7 +7,10 @@ use burn::tensor::Device;
 /// Opens the device. A GPU that is not there is an error here, not a crash in the first step.
 pub fn open_device(name: DeviceName) -> Result<Device, TrainError> {
     match name {
-        DeviceName::Cpu => Ok(Device::flex()),
+        DeviceName::Cpu | DeviceName::CpuExact => {
+            sogclr_kernels::force_direct(name == DeviceName::CpuExact);
+            Ok(Device::flex())
+        }
         #[cfg(feature = "wgpu")]
         DeviceName::Wgpu => probe("wgpu", || Device::wgpu(burn::tensor::DeviceKind::DefaultDevice)),
         #[cfg(feature = "cuda")]

@@ -33,6 +33,21 @@ pub fn step(
     comm: &dyn Collective,
     lr: f64,
 ) -> Result<StepOutput, LossError> {
+    // On a thread of the pool: its parallel parts start at once, where another thread would have to be woken for each.
+    rayon::scope(|_| step_in_pool(model, optimizer, method, state, batch, augment, comm, lr))
+}
+
+#[allow(clippy::too_many_arguments)] // as above
+fn step_in_pool(
+    model: Model,
+    optimizer: &mut Optimizer,
+    method: &mut dyn Method,
+    state: &mut SampleState,
+    batch: Batch,
+    augment: &AugmentConfig,
+    comm: &dyn Collective,
+    lr: f64,
+) -> Result<StepOutput, LossError> {
     let device = first_device(&model);
     let share = batch.ours.len();
     let crops: Vec<Tensor<4>> = augment

@@ -8,7 +8,7 @@ use crate::lanes::Lanes;
 use rayon::prelude::*;
 
 /// Pixels of one task.
-const CHUNK: usize = 1024;
+const CHUNK: usize = 512;
 /// Pixels summed in f32.
 const SHORT: usize = 64;
 
@@ -57,30 +57,27 @@ pub fn norm_apply(x: &[f32], residual: Option<&[f32]>, scale: &[f32], shift: &[f
     });
 }
 
-/// Gradients of `norm_apply` after `norm_stats`: those of weight and bias, `dx`, and `dresidual` where wanted. `y` is the
-/// output, whose sign is ReLU's mask.
-#[allow(clippy::too_many_arguments)] // the inputs of one formula
+/// Gradients of `norm_apply` after `norm_stats`. `y` is the output, whose sign is ReLU's mask. `dy` becomes dx; where dx
+/// goes elsewhere, `dy` becomes the residual's gradient: dy where the mask is open. `x` and `dx` may be one buffer.
 pub fn norm_backward(
-    x: &[f32],
+    mut x: NormInput,
     y: Option<&[f32]>,
-    dy: &[f32],
+    dy: &mut [f32],
     stats: &NormStats,
     weight: &[f32],
     epsilon: f32,
-    dx: &mut [f32],
-    dresidual: Option<&mut [f32]>,
 ) -> NormGrad {
     let channels = weight.len();
-    let pixels = count(x, channels) as f64;
-    assert_eq!((x.len(), x.len()), (dy.len(), dx.len()));
-    let gate = y.unwrap_or(dy);
-    assert_eq!(gate.len(), dy.len());
-    let is_gated = y.is_some();
-    let chunks = x.par_chunks(CHUNK * channels).zip(dy.par_chunks(CHUNK * channels));
-    let chunks = chunks.zip(gate.par_chunks(CHUNK * channels));
-    let (sum, product) = reduce(chunks, channels, |((x, dy), gate), sums| {
-        // SAFETY: the three chunks have one length, `sums` two rows of whole lanes.
-        unsafe { backward_sums(x, dy, gate, is_gated, &stats.mean, sums) }
+    let pixels = count(x.values(), channels) as f64;
+    assert!(dy.len() == x.values().len() && y.is_none_or(|y| y.len() == dy.len()));
+    let width = CHUNK * channels;
+    let part = |all: Option<&[f32]>, index: usize, len: usize| -> *const f32 {
+        all.map_or(std::ptr::null(), |all| all[index * width..][..len].as_ptr())
+    };
+    let chunks = x.values().par_chunks(width).zip(dy.par_chunks(width)).enumerate();
+    let (sum, product) = reduce(chunks, channels, |(index, (x, dy)), sums| {
+        // SAFETY: the chunks have one length, `sums` two rows of whole lanes.
+        unsafe { backward_sums(x, dy, part(y, index, dy.len()), &stats.mean, sums) }
     });
     let inverse: Vec<f64> = stats.var.iter().map(|&v| 1.0 / f64::from(v + epsilon).sqrt()).collect();
     // dx = γ/σ·(g − Σg/M − (x−μ)/σ²·Σg(x−μ)/M) = k1·g + k2·(x−μ) + k3
@@ -88,22 +85,42 @@ pub fn norm_backward(
     let slope = |c: usize| -f64::from(k1[c]) * inverse[c].powi(2) * product[c] / pixels;
     let k2: Vec<f32> = (0..channels).map(|c| slope(c) as f32).collect();
     let k3: Vec<f32> = (0..channels).map(|c| (-f64::from(k1[c]) * sum[c] / pixels) as f32).collect();
-    let width = CHUNK * channels;
-    let empty: &mut [f32] = &mut [];
-    let has_residual = dresidual.is_some();
-    let residual = dresidual.unwrap_or(empty);
-    assert!(!has_residual || residual.len() == dx.len());
-    let mut residuals: Vec<&mut [f32]> = residual.chunks_mut(width).collect();
-    residuals.resize_with(dx.len().div_ceil(width), Default::default);
-    dx.par_chunks_mut(width).zip(residuals).enumerate().for_each(|(index, (dx, residual))| {
-        let range = index * width..index * width + dx.len();
-        let (x, dy, gate) = (&x[range.clone()], &dy[range.clone()], &gate[range]);
-        // SAFETY: all chunks have one length (`residual` may be empty), the coefficients one value for each channel.
-        unsafe { backward_apply(x, dy, gate, is_gated, [&k1, &k2, &k3, &stats.mean], dx, residual) };
-    });
+    let k = [k1.as_slice(), &k2, &k3, &stats.mean];
+    match &mut x {
+        NormInput::Keep(x) => {
+            dy.par_chunks_mut(width).zip(x.par_chunks(width)).enumerate().for_each(|(index, (dy, x))| {
+                // SAFETY: all chunks have one length, the coefficients one value for each channel.
+                unsafe { backward_apply(x.as_ptr(), dy, part(y, index, dy.len()), k, std::ptr::null_mut()) };
+            });
+        }
+        NormInput::BecomesGradient(x) => {
+            dy.par_chunks_mut(width).zip(x.par_chunks_mut(width)).enumerate().for_each(|(index, (dy, x))| {
+                let x = x.as_mut_ptr();
+                // SAFETY: as above; a value of x is read before its gradient takes its place.
+                unsafe { backward_apply(x, dy, part(y, index, dy.len()), k, x) };
+            });
+        }
+    }
     NormGrad {
         weight: (0..channels).map(|c| (product[c] * inverse[c]) as f32).collect(),
         bias: sum.iter().map(|&v| v as f32).collect(),
+    }
+}
+
+/// The input of a batch norm, going backward.
+pub enum NormInput<'a> {
+    /// It stays; `dy` becomes dx.
+    Keep(&'a [f32]),
+    /// It becomes dx; `dy` becomes the residual's gradient.
+    BecomesGradient(&'a mut [f32]),
+}
+
+impl NormInput<'_> {
+    fn values(&self) -> &[f32] {
+        match self {
+            Self::Keep(x) => x,
+            Self::BecomesGradient(x) => x,
+        }
     }
 }
 
@@ -179,9 +196,9 @@ dispatch! {
 #[inline(always)]
 unsafe fn stats_chunk_with<V: Lanes>(x: &[f32], origin: &[f32], channels: usize, sums: &mut [f64]) {
     let half = sums.len() / 2;
-    for first in (0..channels).step_by(LANES) {
-        let lanes = (channels - first).min(LANES);
-        for short in x.chunks(SHORT * channels) {
+    for short in x.chunks(SHORT * channels) {
+        for first in (0..channels).step_by(LANES) {
+            let lanes = (channels - first).min(LANES);
             // SAFETY: `lanes` channels from `first` are inside every pixel.
             unsafe {
                 let o = load::<V>(origin.as_ptr().add(first), lanes);
@@ -216,48 +233,42 @@ unsafe fn apply_chunk_with<V: Lanes>(
     y: &mut [f32],
 ) {
     let channels = scale.len();
-    for first in (0..channels).step_by(LANES) {
-        let lanes = (channels - first).min(LANES);
-        // SAFETY: `lanes` channels from `first` are inside every pixel of x, residual and y.
-        unsafe {
-            let (a, b) = (load::<V>(scale.as_ptr().add(first), lanes), load::<V>(shift.as_ptr().add(first), lanes));
-            let zero = V::zero();
-            for pixel in 0..x.len() / channels {
-                let at = pixel * channels + first;
-                let mut value = load::<V>(x.as_ptr().add(at), lanes).fma(a, b);
-                if !residual.is_null() {
-                    value = value.add(load::<V>(residual.add(at), lanes));
+    let pixels = x.len() / channels;
+    for short in (0..pixels).step_by(SHORT) {
+        for first in (0..channels).step_by(LANES) {
+            let lanes = (channels - first).min(LANES);
+            // SAFETY: `lanes` channels from `first` are inside every pixel of x, residual and y.
+            unsafe {
+                let (a, b) = (load::<V>(scale.as_ptr().add(first), lanes), load::<V>(shift.as_ptr().add(first), lanes));
+                let zero = V::zero();
+                for pixel in short..(short + SHORT).min(pixels) {
+                    let at = pixel * channels + first;
+                    let mut value = load::<V>(x.as_ptr().add(at), lanes).fma(a, b);
+                    if !residual.is_null() {
+                        value = value.add(load::<V>(residual.add(at), lanes));
+                    }
+                    if relu {
+                        value = value.max(zero);
+                    }
+                    store(value, y.as_mut_ptr().add(at), lanes);
                 }
-                if relu {
-                    value = value.max(zero);
-                }
-                store(value, y.as_mut_ptr().add(at), lanes);
             }
         }
     }
 }
 
 dispatch! {
-    unsafe fn backward_sums = backward_sums_with(
-        x: &[f32], dy: &[f32], gate: &[f32], is_gated: bool, mean: &[f32], sums: &mut [f64],
-    )
+    unsafe fn backward_sums = backward_sums_with(x: &[f32], dy: &[f32], gate: *const f32, mean: &[f32], sums: &mut [f64])
 }
 
 /// Σg and Σg(x−μ), g = dy where the gate is open.
 #[inline(always)]
-unsafe fn backward_sums_with<V: Lanes>(
-    x: &[f32],
-    dy: &[f32],
-    gate: &[f32],
-    is_gated: bool,
-    mean: &[f32],
-    sums: &mut [f64],
-) {
+unsafe fn backward_sums_with<V: Lanes>(x: &[f32], dy: &[f32], gate: *const f32, mean: &[f32], sums: &mut [f64]) {
     let (channels, half) = (mean.len(), sums.len() / 2);
     let pixels = x.len() / channels;
-    for first in (0..channels).step_by(LANES) {
-        let lanes = (channels - first).min(LANES);
-        for short in (0..pixels).step_by(SHORT) {
+    for short in (0..pixels).step_by(SHORT) {
+        for first in (0..channels).step_by(LANES) {
+            let lanes = (channels - first).min(LANES);
             // SAFETY: `lanes` channels from `first` are inside every pixel of x, dy and gate.
             unsafe {
                 let mu = load::<V>(mean.as_ptr().add(first), lanes);
@@ -265,8 +276,8 @@ unsafe fn backward_sums_with<V: Lanes>(
                 for pixel in short..(short + SHORT).min(pixels) {
                     let at = pixel * channels + first;
                     let mut g = load::<V>(dy.as_ptr().add(at), lanes);
-                    if is_gated {
-                        g = g.where_positive(load::<V>(gate.as_ptr().add(at), lanes));
+                    if !gate.is_null() {
+                        g = g.where_positive(load::<V>(gate.add(at), lanes));
                     }
                     sum = sum.add(g);
                     product = g.fma(load::<V>(x.as_ptr().add(at), lanes).sub(mu), product);
@@ -280,38 +291,36 @@ unsafe fn backward_sums_with<V: Lanes>(
 
 dispatch! {
     unsafe fn backward_apply = backward_apply_with(
-        x: &[f32], dy: &[f32], gate: &[f32], is_gated: bool, k: [&[f32]; 4], dx: &mut [f32], dresidual: &mut [f32],
+        x: *const f32, dy: &mut [f32], gate: *const f32, k: [&[f32]; 4], dx: *mut f32,
     )
 }
 
-/// dx = k1·g + k2·(x−μ) + k3, dresidual = g; k = [k1, k2, k3, μ].
+/// dx = k1·g + k2·(x−μ) + k3 with k = [k1, k2, k3, μ]. Without a place for dx, dy becomes dx, else g.
 #[inline(always)]
-unsafe fn backward_apply_with<V: Lanes>(
-    x: &[f32],
-    dy: &[f32],
-    gate: &[f32],
-    is_gated: bool,
-    k: [&[f32]; 4],
-    dx: &mut [f32],
-    dresidual: &mut [f32],
-) {
+unsafe fn backward_apply_with<V: Lanes>(x: *const f32, dy: &mut [f32], gate: *const f32, k: [&[f32]; 4], dx: *mut f32) {
     let channels = k[0].len();
-    for first in (0..channels).step_by(LANES) {
-        let lanes = (channels - first).min(LANES);
-        // SAFETY: `lanes` channels from `first` are inside every pixel of all slices.
-        unsafe {
-            let [k1, k2, k3, mu] = k.map(|k| load::<V>(k.as_ptr().add(first), lanes));
-            for pixel in 0..x.len() / channels {
-                let at = pixel * channels + first;
-                let mut g = load::<V>(dy.as_ptr().add(at), lanes);
-                if is_gated {
-                    g = g.where_positive(load::<V>(gate.as_ptr().add(at), lanes));
+    let pixels = dy.len() / channels;
+    let dy = dy.as_mut_ptr();
+    for short in (0..pixels).step_by(SHORT) {
+        for first in (0..channels).step_by(LANES) {
+            let lanes = (channels - first).min(LANES);
+            // SAFETY: `lanes` channels from `first` are inside every pixel of all slices.
+            unsafe {
+                let [k1, k2, k3, mu] = k.map(|k| load::<V>(k.as_ptr().add(first), lanes));
+                for pixel in short..(short + SHORT).min(pixels) {
+                    let at = pixel * channels + first;
+                    let mut g = load::<V>(dy.add(at), lanes);
+                    if !gate.is_null() {
+                        g = g.where_positive(load::<V>(gate.add(at), lanes));
+                    }
+                    let value = load::<V>(x.add(at), lanes).sub(mu).fma(k2, g.fma(k1, k3));
+                    if dx.is_null() {
+                        store(value, dy.add(at), lanes);
+                    } else {
+                        store(g, dy.add(at), lanes);
+                        store(value, dx.add(at), lanes);
+                    }
                 }
-                if !dresidual.is_empty() {
-                    store(g, dresidual.as_mut_ptr().add(at), lanes);
-                }
-                let value = load::<V>(x.as_ptr().add(at), lanes).sub(mu).fma(k2, g.fma(k1, k3));
-                store(value, dx.as_mut_ptr().add(at), lanes);
             }
         }
     }

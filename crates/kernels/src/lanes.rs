@@ -9,8 +9,8 @@
 /// Every method may only run on a CPU that has the instruction set of the implementing type; [`crate::isa`] picks it.
 /// Pointers must be valid for sixteen floats; no alignment is needed.
 pub(crate) trait Lanes: Copy {
-    /// Rows of a product tile: as many accumulators as the registers hold.
-    const ROWS: usize;
+    /// Registers of sixteen lanes: they hold the accumulators of a product tile.
+    const REGISTERS: usize;
 
     unsafe fn zero() -> Self;
     unsafe fn splat(value: f32) -> Self;
@@ -18,6 +18,7 @@ pub(crate) trait Lanes: Copy {
     unsafe fn store(self, to: *mut f32);
     unsafe fn add(self, other: Self) -> Self;
     unsafe fn sub(self, other: Self) -> Self;
+    unsafe fn mul(self, other: Self) -> Self;
     /// self·a + b
     unsafe fn fma(self, a: Self, b: Self) -> Self;
     unsafe fn max(self, other: Self) -> Self;
@@ -30,7 +31,7 @@ pub(crate) trait Lanes: Copy {
 pub(crate) struct Portable([f32; 16]);
 
 impl Lanes for Portable {
-    const ROWS: usize = 4;
+    const REGISTERS: usize = 6;
 
     #[inline(always)]
     unsafe fn zero() -> Self {
@@ -59,6 +60,10 @@ impl Lanes for Portable {
         Self(std::array::from_fn(|i| self.0[i] - other.0[i]))
     }
     #[inline(always)]
+    unsafe fn mul(self, other: Self) -> Self {
+        Self(std::array::from_fn(|i| self.0[i] * other.0[i]))
+    }
+    #[inline(always)]
     unsafe fn fma(self, a: Self, b: Self) -> Self {
         Self(std::array::from_fn(|i| self.0[i] * a.0[i] + b.0[i]))
     }
@@ -70,6 +75,29 @@ impl Lanes for Portable {
     unsafe fn where_positive(self, gate: Self) -> Self {
         Self(std::array::from_fn(|i| if gate.0[i] > 0.0 { self.0[i] } else { 0.0 }))
     }
+}
+
+/// Sixteen values of `from`, starting at `at`. Bounds are checked in builds with debug assertions.
+#[inline(always)]
+pub(crate) unsafe fn load<V: Lanes>(from: &[f32], at: usize) -> V {
+    debug_assert!(at + 16 <= from.len(), "load {at} of {}", from.len());
+    // SAFETY: the caller keeps `at` in bounds.
+    unsafe { V::load(from.as_ptr().add(at)) }
+}
+
+/// One value of `from` in all lanes.
+#[inline(always)]
+pub(crate) unsafe fn splat<V: Lanes>(from: &[f32], at: usize) -> V {
+    debug_assert!(at < from.len(), "splat {at} of {}", from.len());
+    // SAFETY: the caller keeps `at` in bounds.
+    unsafe { V::splat(*from.as_ptr().add(at)) }
+}
+
+#[inline(always)]
+pub(crate) unsafe fn store<V: Lanes>(value: V, to: &mut [f32], at: usize) {
+    debug_assert!(at + 16 <= to.len(), "store {at} of {}", to.len());
+    // SAFETY: the caller keeps `at` in bounds.
+    unsafe { value.store(to.as_mut_ptr().add(at)) }
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -86,7 +114,7 @@ mod x86 {
 
     // SAFETY (all blocks): the caller guarantees AVX2 and FMA, and valid pointers.
     impl Lanes for Avx2 {
-        const ROWS: usize = 6;
+        const REGISTERS: usize = 8;
 
         #[inline(always)]
         unsafe fn zero() -> Self {
@@ -116,6 +144,10 @@ mod x86 {
             unsafe { Self(_mm256_sub_ps(self.0, o.0), _mm256_sub_ps(self.1, o.1)) }
         }
         #[inline(always)]
+        unsafe fn mul(self, o: Self) -> Self {
+            unsafe { Self(_mm256_mul_ps(self.0, o.0), _mm256_mul_ps(self.1, o.1)) }
+        }
+        #[inline(always)]
         unsafe fn fma(self, a: Self, b: Self) -> Self {
             unsafe { Self(_mm256_fmadd_ps(self.0, a.0, b.0), _mm256_fmadd_ps(self.1, a.1, b.1)) }
         }
@@ -140,7 +172,7 @@ mod x86 {
 
     // SAFETY (all blocks): the caller guarantees AVX-512F, and valid pointers.
     impl Lanes for Avx512 {
-        const ROWS: usize = 12;
+        const REGISTERS: usize = 32;
 
         #[inline(always)]
         unsafe fn zero() -> Self {
@@ -165,6 +197,10 @@ mod x86 {
         #[inline(always)]
         unsafe fn sub(self, o: Self) -> Self {
             unsafe { Self(_mm512_sub_ps(self.0, o.0)) }
+        }
+        #[inline(always)]
+        unsafe fn mul(self, o: Self) -> Self {
+            unsafe { Self(_mm512_mul_ps(self.0, o.0)) }
         }
         #[inline(always)]
         unsafe fn fma(self, a: Self, b: Self) -> Self {

@@ -6,10 +6,18 @@
 #![allow(clippy::needless_range_loop, clippy::int_plus_one)]
 
 mod batch_norm;
+mod buffer;
 mod conv;
+mod direct;
 pub mod isa;
 mod lanes;
+mod pointwise;
+mod pool;
+mod shared;
 mod tile;
+mod winograd;
 
-pub use batch_norm::{NormGrad, NormStats, norm_apply, norm_backward, norm_stats};
-pub use conv::{Conv, conv2d, conv2d_input_grad, conv2d_weight_grad};
+pub use batch_norm::{NormGrad, NormInput, NormStats, norm_apply, norm_backward, norm_stats};
+pub use buffer::Buffer;
+pub use conv::{Conv, conv2d, conv2d_input_grad, conv2d_weight_grad, force_direct};
+pub use pool::{MaxPool, max_pool, max_pool_grad, mean_pool, mean_pool_grad};

@@ -2,7 +2,7 @@
 
 use sogclr_kernels::isa::{Isa, best, force};
 use sogclr_kernels::{
-    Conv, NormStats, conv2d, conv2d_input_grad, conv2d_weight_grad, norm_apply, norm_backward, norm_stats,
+    Conv, NormInput, NormStats, conv2d, conv2d_input_grad, conv2d_weight_grad, norm_apply, norm_backward, norm_stats,
 };
 use std::sync::Mutex;
 
@@ -135,8 +135,8 @@ fn the_number_of_threads_does_not_change_a_byte() {
             conv2d_input_grad(c, &dy, &w, &mut dx);
             conv2d_weight_grad(c, &x, &dy, &mut dw);
             let stats = norm_stats(&y, 48);
-            let mut dn = vec![0.0; y.len()];
-            let grad = norm_backward(&y, None, &dy, &stats, &w[..48], 1e-5, &mut dn, None);
+            let mut dn = dy.clone();
+            let grad = norm_backward(NormInput::Keep(&y), None, &mut dn, &stats, &w[..48], 1e-5);
             (y, dx, dw, stats, dn, grad)
         })
     };
@@ -206,10 +206,14 @@ fn batch_norm_and_its_gradients_equal_the_loop() {
                 let mut y = vec![9.0; x.len()];
                 norm_apply(&x, res, &scale, &shift, relu, &mut y);
                 assert_close(&format!("{label} y"), &y, &want.y, 1e-5);
-                let (mut dx, mut dres) = (vec![9.0; x.len()], vec![9.0; x.len()]);
                 let gate = relu.then_some(y.as_slice());
-                let wants_residual = has_residual.then_some(dres.as_mut_slice());
-                let grad = norm_backward(&x, gate, &dy, &stats, &w, 1e-5, &mut dx, wants_residual);
+                let (mut dx, mut dres) = (x.clone(), dy.clone());
+                let grad = if has_residual {
+                    norm_backward(NormInput::BecomesGradient(&mut dx), gate, &mut dres, &stats, &w, 1e-5)
+                } else {
+                    dx = dy.clone();
+                    norm_backward(NormInput::Keep(&x), gate, &mut dx, &stats, &w, 1e-5)
+                };
                 assert_close(&format!("{label} dx"), &dx, &want.dx, 2e-5);
                 assert_close(&format!("{label} dweight"), &grad.weight, &want.dw, 2e-5);
                 assert_close(&format!("{label} dbias"), &grad.bias, &want.db, 2e-5);

@@ -1,0 +1,98 @@
+"""One SogCLR training step in PyTorch, as `sogclr bench step` runs it: two views in one forward, two-layer head, loss,
+backward, SGD with momentum. Prints one JSON line."""
+
+import argparse
+import json
+import resource
+import statistics
+import sys
+import time
+from pathlib import Path
+
+import torch
+from torch import nn
+from torchvision.models import resnet50
+from torchvision.models.resnet import BasicBlock
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "reference"))
+from resnet import WidthResNet, backbone, cifar_resnet18  # noqa: E402
+
+TAU, GAMMA, SAMPLES = 0.1, 0.9, 50_000
+ENCODERS = {
+    "resnet20": (lambda: WidthResNet(BasicBlock, [3, 3, 3], 16, cifar=True), 64),
+    "resnet18": (cifar_resnet18, 512),
+    "resnet50": (backbone(resnet50), 2048),
+}
+
+
+def head(features):
+    hidden = min(max(features, 128), 2048)
+    layers = [nn.Linear(features, hidden, bias=False), nn.BatchNorm1d(hidden), nn.ReLU(inplace=True)]
+    return nn.Sequential(*layers, nn.Linear(hidden, 128, bias=False), nn.BatchNorm1d(128))
+
+
+def sogclr_loss(h, ids, u):
+    """Algorithm 1 in log space; u [N] holds ln u, NaN for an unseen sample."""
+    z = nn.functional.normalize(h, dim=1)
+    count = len(ids)
+    s = z @ z.T
+    sample = torch.arange(count).repeat(2)
+    negatives = sample[:, None] != sample[None, :]
+    positive = s[torch.arange(2 * count), torch.arange(2 * count).roll(count)]
+    with torch.no_grad():
+        log_n = torch.tensor(2.0 * count - 2).log()
+        log_g = (s / TAU).masked_fill(~negatives, -torch.inf).logsumexp(1) - log_n
+        log_g = torch.logsumexp(log_g.view(2, count), 0) - torch.tensor(2.0).log()
+        old = u[ids]
+        gamma = torch.tensor(GAMMA)
+        new = torch.where(old.isnan(), log_g, torch.logaddexp((1 - gamma).log() + old, gamma.log() + log_g))
+        u[ids] = new
+        weight = (s / TAU - log_n - new.repeat(2)[:, None]).masked_fill(~negatives, -torch.inf).exp()
+    return (-positive + (weight * s).sum(1)).mean()
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--encoder", choices=ENCODERS, required=True)
+    parser.add_argument("--batch", type=int, required=True)
+    parser.add_argument("--image-size", type=int, required=True)
+    parser.add_argument("--steps", type=int, required=True)
+    parser.add_argument("--threads", type=int, required=True)
+    parser.add_argument("--channels-last", action="store_true")
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+    torch.manual_seed(0)
+
+    build, features = ENCODERS[args.encoder]
+    model = nn.Sequential(build(), head(features)).train()
+    layout = torch.channels_last if args.channels_last else torch.contiguous_format
+    model = model.to(memory_format=layout)
+    x = torch.randn(2 * args.batch, 3, args.image_size, args.image_size).to(memory_format=layout)
+    ids = torch.arange(args.batch)
+    u = torch.full((SAMPLES,), torch.nan)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, weight_decay=1e-4)
+
+    def step():
+        optimizer.zero_grad(set_to_none=True)
+        sogclr_loss(model(x), ids, u).backward()
+        optimizer.step()
+
+    for _ in range(3):
+        step()
+    wall, cpu = [], time.process_time()
+    for _ in range(args.steps):
+        start = time.perf_counter()
+        step()
+        wall.append(time.perf_counter() - start)
+    median = statistics.median(wall)
+    report = {
+        "views_per_s": 2 * args.batch / median,
+        "step_ms_median": 1e3 * median,
+        "cpu_s_per_step": (time.process_time() - cpu) / args.steps,
+        "peak_rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+    }
+    print(json.dumps(report))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,35 @@
+//! What the process has used so far.
+
+/// User and system time of all threads, in seconds; `None` where the system does not tell.
+pub fn cpu_seconds() -> Option<f64> {
+    #[cfg(unix)]
+    {
+        let usage = resource_usage();
+        let seconds = |time: libc::timeval| time.tv_sec as f64 + time.tv_usec as f64 / 1e6;
+        Some(seconds(usage.ru_utime) + seconds(usage.ru_stime))
+    }
+    #[cfg(not(unix))]
+    None
+}
+
+/// The most memory that was resident at once, in MiB; `None` where the system does not tell.
+pub fn peak_rss_mb() -> Option<f64> {
+    #[cfg(unix)]
+    {
+        // KiB on Linux, bytes on macOS.
+        let per_mb = if cfg!(target_os = "macos") { 1024.0 * 1024.0 } else { 1024.0 };
+        Some(resource_usage().ru_maxrss as f64 / per_mb)
+    }
+    #[cfg(not(unix))]
+    None
+}
+
+#[cfg(unix)]
+fn resource_usage() -> libc::rusage {
+    // SAFETY: a zeroed rusage is a valid one, and getrusage fills it.
+    unsafe {
+        let mut usage = std::mem::zeroed();
+        libc::getrusage(libc::RUSAGE_SELF, &mut usage);
+        usage
+    }
+}

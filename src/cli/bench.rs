@@ -1,0 +1,157 @@
+//! `sogclr bench`: how fast this machine trains.
+
+use super::error::CliError;
+use super::progress::counter;
+use crate::bench::{StepBench, measure_kernels};
+use crate::config::DeviceName;
+use crate::encoder::{EncoderConfig, EncoderName, HeadConfig};
+use crate::report::table;
+use crate::train::open_device;
+use clap::{Args, Subcommand};
+use serde_json::json;
+
+#[derive(Subcommand)]
+pub enum Bench {
+    Step(Step),
+    Kernels(Kernels),
+}
+
+#[derive(Args)]
+struct Work {
+    /// resnet8, 14, 20, 32, 56 (small images), resnet18, 34, 50, 101 or 152
+    #[arg(long, value_name = "NAME", default_value = "resnet20")]
+    encoder: EncoderName,
+    /// Images in a step; each has two views
+    #[arg(long, value_name = "B", default_value_t = 64)]
+    batch: usize,
+    /// Side of the views in pixels; up to 64 the stem is CIFAR's
+    #[arg(long, value_name = "PIXELS", default_value_t = 32)]
+    image_size: usize,
+    /// cpu, cpu-exact (no Winograd), wgpu or cuda
+    #[arg(long, value_name = "NAME", default_value = "cpu")]
+    device: DeviceName,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl Work {
+    fn check(&self) -> Result<EncoderConfig, CliError> {
+        if self.batch < 2 {
+            return Err(CliError::Input(format!("--batch is {}: contrasting needs at least 2 images", self.batch)));
+        }
+        if self.image_size < 8 {
+            return Err(CliError::Input(format!("--image-size is {}: use at least 8 pixels", self.image_size)));
+        }
+        Ok(EncoderConfig::for_size(self.encoder, self.image_size))
+    }
+}
+
+/// Time a whole training step: two views, forward, SogCLR loss, backward and SGD, on random images in memory.
+///
+/// `views_per_s` counts images through the network, two for each image of the batch. bench/compare runs the same step
+/// in PyTorch beside it.
+#[derive(Args)]
+pub struct Step {
+    #[command(flatten)]
+    work: Work,
+    /// Steps to time, after three that are not counted
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    steps: usize,
+}
+
+/// Time each convolution of a network: forward, input gradient and weight gradient.
+///
+/// Speeds are GFLOP/s of the direct sum, and as a share of the fastest matrix product on the same threads; Winograd's
+/// algorithm does the same work with fewer multiplications and so can exceed 100 %.
+#[derive(Args)]
+pub struct Kernels {
+    #[command(flatten)]
+    work: Work,
+}
+
+impl Bench {
+    pub fn run(self) -> Result<(), CliError> {
+        match self {
+            Self::Step(verb) => verb.run(),
+            Self::Kernels(verb) => verb.run(),
+        }
+    }
+}
+
+impl Step {
+    fn run(self) -> Result<(), CliError> {
+        let encoder = self.work.check()?;
+        if self.steps == 0 {
+            return Err(CliError::Input("--steps is 0: time at least 1 step".into()));
+        }
+        let head = HeadConfig::for_features(encoder.feature_dim());
+        let device = open_device(self.work.device)?;
+        let (batch, image_size) = (self.work.batch, self.work.image_size);
+        let bar = counter("steps", self.steps + 3);
+        let bench = StepBench { encoder, head, batch, image_size, steps: self.steps, device };
+        let report = bench.run(|| bar.inc(1)).map_err(|error| CliError::Failed(error.to_string()))?;
+        bar.finish_and_clear();
+        if self.work.json {
+            let mut line = json!({
+                "encoder": self.work.encoder, "batch": batch, "image_size": image_size, "steps": self.steps,
+                "threads": rayon::current_num_threads(), "device": self.work.device,
+            });
+            let report = serde_json::to_value(&report).expect("a report is plain data");
+            if let (Some(line), serde_json::Value::Object(report)) = (line.as_object_mut(), report) {
+                line.extend(report);
+            }
+            println!("{line}");
+            return Ok(());
+        }
+        println!(
+            "{:.1} views/s, {:.1} ms per step (median of {})",
+            report.views_per_s, report.step_ms_median, self.steps
+        );
+        if let Some(cpu) = report.cpu_s_per_step {
+            println!("{:.1} ms of CPU time per step on {} threads", 1e3 * cpu, rayon::current_num_threads());
+        }
+        if let Some(peak) = report.peak_rss_mb {
+            println!("{peak:.0} MB at most in memory");
+        }
+        Ok(())
+    }
+}
+
+impl Kernels {
+    fn run(self) -> Result<(), CliError> {
+        let encoder = self.work.check()?;
+        if !self.work.device.is_cpu() {
+            return Err(CliError::Input("only the CPU has kernels to measure: use --device cpu or cpu-exact".into()));
+        }
+        open_device(self.work.device)?;
+        let shapes = encoder.convolutions(self.work.image_size).len();
+        let bar = counter("layers", shapes);
+        let report = measure_kernels(&encoder, 2 * self.work.batch, self.work.image_size, |_| bar.inc(1));
+        bar.finish_and_clear();
+        if self.work.json {
+            println!("{}", serde_json::to_string(&report).expect("a report is plain data"));
+            return Ok(());
+        }
+        let cell = |speed: f64| format!("{speed:.0} ({:.0} %)", 100.0 * speed / report.peak);
+        let rows: Vec<Vec<String>> = report
+            .layers
+            .iter()
+            .map(|layer| {
+                let shape = format!("{}x{} stride {}", layer.kernel, layer.kernel, layer.stride);
+                let channels = format!("{} -> {}", layer.input, layer.output);
+                let size = format!("{} px", layer.size);
+                let speeds = [layer.forward, layer.input_grad, layer.weight_grad].map(cell);
+                [vec![shape, size, channels, layer.count.to_string()], speeds.to_vec()].concat()
+            })
+            .collect();
+        let header = ["kernel", "input", "channels", "layers", "forward", "input grad", "weight grad"];
+        println!("{}\n", table(&header, &rows));
+        let threads = rayon::current_num_threads();
+        println!(
+            "GFLOP/s of the direct sum and share of the matrix-product peak, {:.0} on {threads} threads",
+            report.peak
+        );
+        Ok(())
+    }
+}

@@ -1,0 +1,78 @@
+//! The operations that our kernels compute, and their gradients.
+
+use burn::backend::tensor::FloatTensor;
+use burn::backend::{Backend, backend_extension};
+
+/// Operations on channel-last activations.
+#[backend_extension(Flex, Autodiff)]
+pub trait ChannelsLast: Backend {
+    fn conv_last(x: FloatTensor<Self>, weight: FloatTensor<Self>, stride: usize) -> FloatTensor<Self>;
+
+    fn max_pool_last(x: FloatTensor<Self>) -> FloatTensor<Self>;
+
+    fn mean_pool_last(x: FloatTensor<Self>) -> FloatTensor<Self>;
+
+    fn norm(
+        x: FloatTensor<Self>,
+        weight: FloatTensor<Self>,
+        bias: FloatTensor<Self>,
+        relu: bool,
+        epsilon: f64,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>);
+
+    fn norm_add(
+        x: FloatTensor<Self>,
+        weight: FloatTensor<Self>,
+        bias: FloatTensor<Self>,
+        residual: FloatTensor<Self>,
+        relu: bool,
+        epsilon: f64,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>);
+
+    fn scale_shift(
+        x: FloatTensor<Self>,
+        scale: FloatTensor<Self>,
+        shift: FloatTensor<Self>,
+        residual: FloatTensor<Self>,
+        has_residual: bool,
+        relu: bool,
+    ) -> FloatTensor<Self>;
+}
+
+/// Their gradients, on a backend that holds values.
+pub trait ChannelsLastGrad: ChannelsLast {
+    /// Gradients of x (if wanted) and weight.
+    fn conv_last_backward(
+        x: FloatTensor<Self>,
+        weight: FloatTensor<Self>,
+        dy: FloatTensor<Self>,
+        stride: usize,
+        wants_dx: bool,
+    ) -> (Option<FloatTensor<Self>>, FloatTensor<Self>);
+
+    fn max_pool_last_backward(x: FloatTensor<Self>, y: FloatTensor<Self>, dy: FloatTensor<Self>) -> FloatTensor<Self>;
+
+    /// `shape` is that of the input.
+    fn mean_pool_last_backward(dy: FloatTensor<Self>, shape: [usize; 4]) -> FloatTensor<Self>;
+
+    /// Gradients of x, weight, bias and, if wanted, the residual. `y` is the output where ReLU was applied: its mask.
+    #[allow(clippy::too_many_arguments)] // the inputs of one formula
+    fn norm_backward(
+        x: FloatTensor<Self>,
+        weight: FloatTensor<Self>,
+        mean: FloatTensor<Self>,
+        var: FloatTensor<Self>,
+        y: Option<FloatTensor<Self>>,
+        dy: FloatTensor<Self>,
+        wants_residual: bool,
+        epsilon: f64,
+    ) -> NormGrads<Self>;
+}
+
+/// Gradients of a batch norm's inputs.
+pub struct NormGrads<B: Backend> {
+    pub x: FloatTensor<B>,
+    pub weight: FloatTensor<B>,
+    pub bias: FloatTensor<B>,
+    pub residual: Option<FloatTensor<B>>,
+}

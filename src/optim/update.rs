@@ -1,0 +1,136 @@
+//! Applies a rule to one parameter: as tensor operations, or in place and in parallel on the CPU.
+
+use super::{At, Rule};
+use crate::encoder::in_place;
+use burn::tensor::Tensor;
+use rayon::prelude::*;
+
+/// Values of one task on the CPU.
+const CHUNK: usize = 1 << 14;
+
+/// The new parameter; `slots` are updated.
+pub(super) fn update<R: Rule>(rule: &R, w: Tensor<1>, g: Tensor<1>, slots: &mut Vec<Tensor<1>>, at: At) -> Tensor<1> {
+    let mut all = vec![w, g];
+    all.append(slots);
+    match in_place(all, |all| match all {
+        [w, g, a] => update_values(rule, w, g, [a], at),
+        [w, g, a, b] => update_values(rule, w, g, [a, b], at),
+        _ => unreachable!("rules have one or two slots"),
+    }) {
+        Ok(mut all) => {
+            *slots = all.split_off(2);
+            all.swap_remove(0)
+        }
+        Err(mut all) => {
+            *slots = all.split_off(2);
+            let g = all.pop().expect("a gradient");
+            update_tensors(rule, all.pop().expect("a parameter"), g, slots, at)
+        }
+    }
+}
+
+fn update_tensors<R: Rule>(rule: &R, w: Tensor<1>, g: Tensor<1>, slots: &mut [Tensor<1>], at: At) -> Tensor<1> {
+    let mut g = rule.decayed(w.clone(), g, at);
+    if let Some(trust) = rule.trust(at) {
+        let (norm_w, norm_g) = (l2_norm(&w), l2_norm(&g));
+        // ratio 1 where a norm is 0
+        let undefined = (norm_w.clone() * norm_g.clone()).equal_scalar(0.0);
+        g = g * (norm_w * trust / norm_g).mask_fill(undefined, 1.0);
+    }
+    rule.update(w, g, slots, at)
+}
+
+fn update_values<R: Rule, const N: usize>(rule: &R, w: &mut [f32], g: &mut [f32], slots: [&mut [f32]; N], at: At) {
+    let ratio = rule.trust(at).map_or(1.0, |trust| {
+        // f64 sums of fixed chunks, added in order: the same for any number of threads.
+        let sums: Vec<(f64, f64)> = w
+            .par_chunks(CHUNK)
+            .zip(g.par_chunks(CHUNK))
+            .map(|(w, g)| {
+                let square = |v: f32| f64::from(v) * f64::from(v);
+                let add = |(a, b), (&w, &g)| (a + square(w), b + square(rule.decayed(w, g, at)));
+                w.iter().zip(g).fold((0.0, 0.0), add)
+            })
+            .collect();
+        let (w, g) = sums.into_iter().fold((0.0, 0.0), |(a, b), (c, d)| (a + c, b + d));
+        if w * g == 0.0 { 1.0 } else { (trust * w.sqrt() / g.sqrt()) as f32 }
+    });
+    let mut parts: Vec<[&mut [f32]; N]> = Vec::new();
+    let mut left = slots.map(|slot| slot.chunks_mut(CHUNK));
+    for _ in 0..w.len().div_ceil(CHUNK) {
+        parts.push(left.each_mut().map(|chunks| chunks.next().expect("slots are as long as the parameter")));
+    }
+    w.par_chunks_mut(CHUNK).zip(g.par_chunks(CHUNK)).zip(parts).for_each(|((w, g), mut slots)| {
+        for index in 0..w.len() {
+            let mut own: [f32; N] = slots.each_ref().map(|slot| slot[index]);
+            let g = rule.decayed(w[index], g[index], at) * ratio;
+            w[index] = rule.update(w[index], g, &mut own, at);
+            slots.iter_mut().zip(own).for_each(|(slot, own)| slot[index] = own);
+        }
+    });
+}
+
+/// ‖x‖ as a tensor of one element, so that nothing waits for the device. Summed by rows first, which rounds less.
+fn l2_norm(x: &Tensor<1>) -> Tensor<1> {
+    const ROW: usize = 4096;
+    let [len] = x.dims();
+    let squares = x.clone() * x.clone();
+    let whole = len / ROW * ROW;
+    let head = (whole > 0).then(|| squares.clone().narrow(0, 0, whole).reshape([whole / ROW, ROW]).sum_dim(1).sum());
+    let tail = (whole < len).then(|| squares.narrow(0, whole, len - whole).sum());
+    let total = head.into_iter().chain(tail).reduce(|a, b| a + b).expect("a parameter is not empty");
+    total.sqrt()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::optim::{AdamW, Lars, PaperMomentum, Sgd};
+    use burn::tensor::{Device, TensorData};
+
+    #[test]
+    fn l2_norm_covers_the_rest_of_the_last_row() {
+        for len in [3, 4096, 5000] {
+            let x = Tensor::<1>::full([len], 2.0, &Device::flex());
+            let norm: f32 = l2_norm(&x).into_scalar();
+            assert!((norm - (4.0 * len as f32).sqrt()).abs() < 1e-2, "{len}: {norm}");
+        }
+    }
+
+    fn tensor(len: usize, phase: f32) -> Tensor<1> {
+        let values: Vec<f32> = (0..len).map(|i| (i as f32 * 0.37 + phase).sin()).collect();
+        Tensor::from_data(TensorData::new(values, [len]), &Device::flex())
+    }
+
+    fn largest_difference(a: &Tensor<1>, b: &Tensor<1>) -> f32 {
+        (a.clone() - b.clone()).abs().max().into_scalar()
+    }
+
+    /// Three updates as tensor operations and as values in place.
+    fn check<R: Rule>(rule: &R) {
+        for (len, is_vector) in [(7, true), (7, false), (CHUNK + 5, false)] {
+            let mut slots = vec![tensor(len, 0.0) * 0.0; rule.slots()];
+            let mut in_place = slots.clone();
+            let (mut w, mut v) = (tensor(len, 1.0), tensor(len, 1.0));
+            for step in 1..=3 {
+                let at = At { lr: 0.1, step, is_vector };
+                let g = tensor(len, 2.0 + step as f32);
+                w = update_tensors(rule, w, g.clone(), &mut slots, at);
+                v = update(rule, v, g, &mut in_place, at);
+                let difference = largest_difference(&w, &v);
+                assert!(difference < 2e-6, "{len} values, step {step}: {difference}");
+                for (a, b) in slots.iter().zip(&in_place) {
+                    assert!(largest_difference(a, b) < 2e-6, "{len} values, step {step}, slot");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn values_in_place_follow_the_tensor_operations() {
+        check(&Sgd { momentum: 0.9, nesterov: true, weight_decay: 0.1 });
+        check(&Lars { momentum: 0.9, weight_decay: 0.1, trust: 0.5 });
+        check(&AdamW { beta1: 0.9, beta2: 0.99, epsilon: 1e-8, weight_decay: 0.1 });
+        check(&PaperMomentum { beta: 0.3 });
+    }
+}
