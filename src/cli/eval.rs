@@ -36,7 +36,7 @@ pub struct Target {
     /// Use only N training images, the same share of each class
     #[arg(long, value_name = "N")]
     limit: Option<usize>,
-    /// cpu, wgpu or cuda; the run's own unless given
+    /// cpu, cpu-exact, wgpu or cuda; the run's own unless given
     #[arg(long, value_name = "NAME")]
     device: Option<DeviceName>,
 }

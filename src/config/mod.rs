@@ -42,7 +42,8 @@ pub struct TrainConfig {
     pub batch: usize,
     /// Passes over the data.
     pub epochs: usize,
-    /// Where to compute; wgpu and cuda are cargo features.
+    /// Where to compute; wgpu and cuda are cargo features. cpu-exact sums every convolution directly, which rounds less
+    /// than Winograd's algorithm and is about half as fast.
     pub device: DeviceName,
     /// Minutes between checkpoints; 0 writes one after every step.
     pub checkpoint_minutes: f64,
@@ -54,10 +55,13 @@ pub struct TrainConfig {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum DeviceName {
+    /// The CPU.
     Cpu,
-    /// The CPU with every convolution summed directly: rounds less than Winograd's algorithm, about half as fast.
+    /// The CPU without Winograd's algorithm.
     CpuExact,
+    /// GPUs through Vulkan, Metal or DirectX.
     Wgpu,
+    /// NVIDIA GPUs.
     Cuda,
 }
 

@@ -15,6 +15,7 @@ mod resnet;
 pub use batch_norm::{BatchNorm, BufferUpdates, Pass};
 pub use config::{EncoderConfig, EncoderName, HeadConfig, Stem};
 pub(crate) use cpu::in_place;
+pub use cpu::use_plain_operations;
 pub use head::Head;
 pub use model::Model;
 pub use params::{HostTensor, NamedTensors, ParamError, apply_buffers, export, import, initialise};

@@ -13,9 +13,8 @@ pub(super) fn update<R: Rule>(rule: &R, w: Tensor<1>, g: Tensor<1>, slots: &mut 
     let mut all = vec![w, g];
     all.append(slots);
     match in_place(all, |all| match all {
-        [w, g, a] => update_values(rule, w, g, [a], at),
-        [w, g, a, b] => update_values(rule, w, g, [a, b], at),
-        _ => unreachable!("rules have one or two slots"),
+        [w, g, slots @ ..] => update_values(rule, w, g, slots, at),
+        _ => unreachable!("a parameter and its gradient"),
     }) {
         Ok(mut all) => {
             *slots = all.split_off(2);
@@ -40,7 +39,7 @@ fn update_tensors<R: Rule>(rule: &R, w: Tensor<1>, g: Tensor<1>, slots: &mut [Te
     rule.update(w, g, slots, at)
 }
 
-fn update_values<R: Rule, const N: usize>(rule: &R, w: &mut [f32], g: &mut [f32], slots: [&mut [f32]; N], at: At) {
+fn update_values<R: Rule>(rule: &R, w: &mut [f32], g: &mut [f32], slots: &mut [&mut [f32]], at: At) {
     let ratio = rule.trust(at).map_or(1.0, |trust| {
         // f64 sums of fixed chunks, added in order: the same for any number of threads.
         let sums: Vec<(f64, f64)> = w
@@ -55,19 +54,28 @@ fn update_values<R: Rule, const N: usize>(rule: &R, w: &mut [f32], g: &mut [f32]
         let (w, g) = sums.into_iter().fold((0.0, 0.0), |(a, b), (c, d)| (a + c, b + d));
         if w * g == 0.0 { 1.0 } else { (trust * w.sqrt() / g.sqrt()) as f32 }
     });
-    let mut parts: Vec<[&mut [f32]; N]> = Vec::new();
-    let mut left = slots.map(|slot| slot.chunks_mut(CHUNK));
-    for _ in 0..w.len().div_ceil(CHUNK) {
-        parts.push(left.each_mut().map(|chunks| chunks.next().expect("slots are as long as the parameter")));
-    }
-    w.par_chunks_mut(CHUNK).zip(g.par_chunks(CHUNK)).zip(parts).for_each(|((w, g), mut slots)| {
-        for index in 0..w.len() {
-            let mut own: [f32; N] = slots.each_ref().map(|slot| slot[index]);
-            let g = rule.decayed(w[index], g[index], at) * ratio;
-            w[index] = rule.update(w[index], g, &mut own, at);
-            slots.iter_mut().zip(own).for_each(|(slot, own)| slot[index] = own);
+    let decayed = |w: f32, g: f32| rule.decayed(w, g, at) * ratio;
+    let values = w.par_chunks_mut(CHUNK).zip(g.par_chunks(CHUNK));
+    match slots {
+        [a] => values.zip(a.par_chunks_mut(CHUNK)).for_each(|((w, g), a)| {
+            for ((w, &g), a) in w.iter_mut().zip(g).zip(a) {
+                let mut own = [*a];
+                *w = rule.update(*w, decayed(*w, g), &mut own, at);
+                [*a] = own;
+            }
+        }),
+        [a, b] => {
+            let slots = a.par_chunks_mut(CHUNK).zip(b.par_chunks_mut(CHUNK));
+            values.zip(slots).for_each(|((w, g), (a, b))| {
+                for ((w, &g), (a, b)) in w.iter_mut().zip(g).zip(a.iter_mut().zip(b)) {
+                    let mut own = [*a, *b];
+                    *w = rule.update(*w, decayed(*w, g), &mut own, at);
+                    [*a, *b] = own;
+                }
+            });
         }
-    });
+        _ => unreachable!("rules have one or two slots"),
+    }
 }
 
 /// ‖x‖ as a tensor of one element, so that nothing waits for the device. Summed by rows first, which rounds less.

@@ -7,4 +7,5 @@ mod linear;
 mod losses;
 mod losses_f64;
 mod optim;
+mod paths;
 mod resnet;

@@ -4,7 +4,7 @@
 
 use crate::conv::LANES;
 use crate::isa::dispatch;
-use crate::lanes::Lanes;
+use crate::lanes::{self, Lanes};
 use rayon::prelude::*;
 
 /// Pixels of one task.
@@ -48,10 +48,8 @@ pub fn norm_apply(x: &[f32], residual: Option<&[f32]>, scale: &[f32], shift: &[f
     assert_eq!((x.len(), shift.len()), (y.len(), channels));
     assert!(residual.is_none_or(|r| r.len() == x.len()));
     y.par_chunks_mut(CHUNK * channels).enumerate().for_each(|(index, y)| {
-        let from = index * CHUNK * channels;
-        let part = |all: &'_ [f32]| -> *const f32 { all[from..from + y.len()].as_ptr() };
-        let residual = residual.map_or(std::ptr::null(), part);
-        let x = &x[from..from + y.len()];
+        let range = index * CHUNK * channels..index * CHUNK * channels + y.len();
+        let (x, residual) = (&x[range.clone()], residual.map(|all| &all[range]));
         // SAFETY: x, residual (if any) and y have one length; scale and shift one value for each channel.
         unsafe { apply_chunk(x, residual, scale, shift, relu, y) };
     });
@@ -71,13 +69,11 @@ pub fn norm_backward(
     let pixels = count(x.values(), channels) as f64;
     assert!(dy.len() == x.values().len() && y.is_none_or(|y| y.len() == dy.len()));
     let width = CHUNK * channels;
-    let part = |all: Option<&[f32]>, index: usize, len: usize| -> *const f32 {
-        all.map_or(std::ptr::null(), |all| all[index * width..][..len].as_ptr())
-    };
+    let gate = |index: usize, len: usize| y.map(|y| &y[index * width..][..len]);
     let chunks = x.values().par_chunks(width).zip(dy.par_chunks(width)).enumerate();
     let (sum, product) = reduce(chunks, channels, |(index, (x, dy)), sums| {
         // SAFETY: the chunks have one length, `sums` two rows of whole lanes.
-        unsafe { backward_sums(x, dy, part(y, index, dy.len()), &stats.mean, sums) }
+        unsafe { backward_sums(x, dy, gate(index, dy.len()), &stats.mean, sums) }
     });
     let inverse: Vec<f64> = stats.var.iter().map(|&v| 1.0 / f64::from(v + epsilon).sqrt()).collect();
     // dx = γ/σ·(g − Σg/M − (x−μ)/σ²·Σg(x−μ)/M) = k1·g + k2·(x−μ) + k3
@@ -90,14 +86,13 @@ pub fn norm_backward(
         NormInput::Keep(x) => {
             dy.par_chunks_mut(width).zip(x.par_chunks(width)).enumerate().for_each(|(index, (dy, x))| {
                 // SAFETY: all chunks have one length, the coefficients one value for each channel.
-                unsafe { backward_apply(x.as_ptr(), dy, part(y, index, dy.len()), k, std::ptr::null_mut()) };
+                unsafe { backward_apply(NormInput::Keep(x), gate(index, dy.len()), dy, k) };
             });
         }
         NormInput::BecomesGradient(x) => {
             dy.par_chunks_mut(width).zip(x.par_chunks_mut(width)).enumerate().for_each(|(index, (dy, x))| {
-                let x = x.as_mut_ptr();
-                // SAFETY: as above; a value of x is read before its gradient takes its place.
-                unsafe { backward_apply(x, dy, part(y, index, dy.len()), k, x) };
+                // SAFETY: as above.
+                unsafe { backward_apply(NormInput::BecomesGradient(x), gate(index, dy.len()), dy, k) };
             });
         }
     }
@@ -116,6 +111,7 @@ pub enum NormInput<'a> {
 }
 
 impl NormInput<'_> {
+    #[inline(always)]
     fn values(&self) -> &[f32] {
         match self {
             Self::Keep(x) => x,
@@ -152,30 +148,30 @@ fn reduce<T: Send>(
     (total, second[..channels].to_vec())
 }
 
-/// Loads sixteen values, or the `lanes` that are left and zeros.
+/// Sixteen values from `at`, or the `lanes` that are left and zeros.
 #[inline(always)]
-unsafe fn load<V: Lanes>(from: *const f32, lanes: usize) -> V {
+unsafe fn load<V: Lanes>(from: &[f32], at: usize, lanes: usize) -> V {
     // SAFETY: the caller has `lanes` values.
     unsafe {
         if lanes == LANES {
-            return V::load(from);
+            return lanes::load(from, at);
         }
         let mut buffer = [0.0_f32; LANES];
-        std::ptr::copy_nonoverlapping(from, buffer.as_mut_ptr(), lanes);
+        buffer[..lanes].copy_from_slice(&from[at..at + lanes]);
         V::load(buffer.as_ptr())
     }
 }
 
 #[inline(always)]
-unsafe fn store<V: Lanes>(value: V, to: *mut f32, lanes: usize) {
+unsafe fn store<V: Lanes>(value: V, to: &mut [f32], at: usize, lanes: usize) {
     // SAFETY: the caller has room for `lanes` values.
     unsafe {
         if lanes == LANES {
-            return value.store(to);
+            return lanes::store(value, to, at);
         }
         let mut buffer = [0.0_f32; LANES];
         value.store(buffer.as_mut_ptr());
-        std::ptr::copy_nonoverlapping(buffer.as_ptr(), to, lanes);
+        to[at..at + lanes].copy_from_slice(&buffer[..lanes]);
     }
 }
 
@@ -201,14 +197,12 @@ unsafe fn stats_chunk_with<V: Lanes>(x: &[f32], origin: &[f32], channels: usize,
             let lanes = (channels - first).min(LANES);
             // SAFETY: `lanes` channels from `first` are inside every pixel.
             unsafe {
-                let o = load::<V>(origin.as_ptr().add(first), lanes);
+                let o = load::<V>(origin, first, lanes);
                 let (mut sum, mut square) = (V::zero(), V::zero());
-                let mut at = short.as_ptr().add(first);
-                for _ in 0..short.len() / channels {
-                    let d = load::<V>(at, lanes).sub(o);
+                for pixel in 0..short.len() / channels {
+                    let d = load::<V>(short, pixel * channels + first, lanes).sub(o);
                     sum = sum.add(d);
                     square = d.fma(d, square);
-                    at = at.add(channels);
                 }
                 fold(sum, &mut sums[first..first + LANES]);
                 fold(square, &mut sums[half + first..half + first + LANES]);
@@ -219,14 +213,14 @@ unsafe fn stats_chunk_with<V: Lanes>(x: &[f32], origin: &[f32], channels: usize,
 
 dispatch! {
     unsafe fn apply_chunk = apply_chunk_with(
-        x: &[f32], residual: *const f32, scale: &[f32], shift: &[f32], relu: bool, y: &mut [f32],
+        x: &[f32], residual: Option<&[f32]>, scale: &[f32], shift: &[f32], relu: bool, y: &mut [f32],
     )
 }
 
 #[inline(always)]
 unsafe fn apply_chunk_with<V: Lanes>(
     x: &[f32],
-    residual: *const f32,
+    residual: Option<&[f32]>,
     scale: &[f32],
     shift: &[f32],
     relu: bool,
@@ -239,18 +233,18 @@ unsafe fn apply_chunk_with<V: Lanes>(
             let lanes = (channels - first).min(LANES);
             // SAFETY: `lanes` channels from `first` are inside every pixel of x, residual and y.
             unsafe {
-                let (a, b) = (load::<V>(scale.as_ptr().add(first), lanes), load::<V>(shift.as_ptr().add(first), lanes));
+                let (a, b) = (load::<V>(scale, first, lanes), load::<V>(shift, first, lanes));
                 let zero = V::zero();
                 for pixel in short..(short + SHORT).min(pixels) {
                     let at = pixel * channels + first;
-                    let mut value = load::<V>(x.as_ptr().add(at), lanes).fma(a, b);
-                    if !residual.is_null() {
-                        value = value.add(load::<V>(residual.add(at), lanes));
+                    let mut value = load::<V>(x, at, lanes).fma(a, b);
+                    if let Some(residual) = residual {
+                        value = value.add(load::<V>(residual, at, lanes));
                     }
                     if relu {
                         value = value.max(zero);
                     }
-                    store(value, y.as_mut_ptr().add(at), lanes);
+                    store(value, y, at, lanes);
                 }
             }
         }
@@ -258,12 +252,14 @@ unsafe fn apply_chunk_with<V: Lanes>(
 }
 
 dispatch! {
-    unsafe fn backward_sums = backward_sums_with(x: &[f32], dy: &[f32], gate: *const f32, mean: &[f32], sums: &mut [f64])
+    unsafe fn backward_sums = backward_sums_with(
+        x: &[f32], dy: &[f32], gate: Option<&[f32]>, mean: &[f32], sums: &mut [f64],
+    )
 }
 
 /// Σg and Σg(x−μ), g = dy where the gate is open.
 #[inline(always)]
-unsafe fn backward_sums_with<V: Lanes>(x: &[f32], dy: &[f32], gate: *const f32, mean: &[f32], sums: &mut [f64]) {
+unsafe fn backward_sums_with<V: Lanes>(x: &[f32], dy: &[f32], gate: Option<&[f32]>, mean: &[f32], sums: &mut [f64]) {
     let (channels, half) = (mean.len(), sums.len() / 2);
     let pixels = x.len() / channels;
     for short in (0..pixels).step_by(SHORT) {
@@ -271,16 +267,16 @@ unsafe fn backward_sums_with<V: Lanes>(x: &[f32], dy: &[f32], gate: *const f32, 
             let lanes = (channels - first).min(LANES);
             // SAFETY: `lanes` channels from `first` are inside every pixel of x, dy and gate.
             unsafe {
-                let mu = load::<V>(mean.as_ptr().add(first), lanes);
+                let mu = load::<V>(mean, first, lanes);
                 let (mut sum, mut product) = (V::zero(), V::zero());
                 for pixel in short..(short + SHORT).min(pixels) {
                     let at = pixel * channels + first;
-                    let mut g = load::<V>(dy.as_ptr().add(at), lanes);
-                    if !gate.is_null() {
-                        g = g.where_positive(load::<V>(gate.add(at), lanes));
+                    let mut g = load::<V>(dy, at, lanes);
+                    if let Some(gate) = gate {
+                        g = g.where_positive(load::<V>(gate, at, lanes));
                     }
                     sum = sum.add(g);
-                    product = g.fma(load::<V>(x.as_ptr().add(at), lanes).sub(mu), product);
+                    product = g.fma(load::<V>(x, at, lanes).sub(mu), product);
                 }
                 fold(sum, &mut sums[first..first + LANES]);
                 fold(product, &mut sums[half + first..half + first + LANES]);
@@ -291,34 +287,36 @@ unsafe fn backward_sums_with<V: Lanes>(x: &[f32], dy: &[f32], gate: *const f32, 
 
 dispatch! {
     unsafe fn backward_apply = backward_apply_with(
-        x: *const f32, dy: &mut [f32], gate: *const f32, k: [&[f32]; 4], dx: *mut f32,
+        x: NormInput, gate: Option<&[f32]>, dy: &mut [f32], k: [&[f32]; 4],
     )
 }
 
-/// dx = k1·g + k2·(x−μ) + k3 with k = [k1, k2, k3, μ]. Without a place for dx, dy becomes dx, else g.
+/// dx = k1·g + k2·(x−μ) + k3 with k = [k1, k2, k3, μ].
 #[inline(always)]
-unsafe fn backward_apply_with<V: Lanes>(x: *const f32, dy: &mut [f32], gate: *const f32, k: [&[f32]; 4], dx: *mut f32) {
+unsafe fn backward_apply_with<V: Lanes>(mut x: NormInput, gate: Option<&[f32]>, dy: &mut [f32], k: [&[f32]; 4]) {
     let channels = k[0].len();
     let pixels = dy.len() / channels;
-    let dy = dy.as_mut_ptr();
     for short in (0..pixels).step_by(SHORT) {
         for first in (0..channels).step_by(LANES) {
             let lanes = (channels - first).min(LANES);
             // SAFETY: `lanes` channels from `first` are inside every pixel of all slices.
             unsafe {
-                let [k1, k2, k3, mu] = k.map(|k| load::<V>(k.as_ptr().add(first), lanes));
+                let [k1, k2, k3, mu] = k;
+                let (k1, k2) = (load::<V>(k1, first, lanes), load::<V>(k2, first, lanes));
+                let (k3, mu) = (load::<V>(k3, first, lanes), load::<V>(mu, first, lanes));
                 for pixel in short..(short + SHORT).min(pixels) {
                     let at = pixel * channels + first;
-                    let mut g = load::<V>(dy.add(at), lanes);
-                    if !gate.is_null() {
-                        g = g.where_positive(load::<V>(gate.add(at), lanes));
+                    let mut g = load::<V>(dy, at, lanes);
+                    if let Some(gate) = gate {
+                        g = g.where_positive(load::<V>(gate, at, lanes));
                     }
-                    let value = load::<V>(x.add(at), lanes).sub(mu).fma(k2, g.fma(k1, k3));
-                    if dx.is_null() {
-                        store(value, dy.add(at), lanes);
-                    } else {
-                        store(g, dy.add(at), lanes);
-                        store(value, dx.add(at), lanes);
+                    let dx = load::<V>(x.values(), at, lanes).sub(mu).fma(k2, g.fma(k1, k3));
+                    match &mut x {
+                        NormInput::Keep(_) => store(dx, dy, at, lanes),
+                        NormInput::BecomesGradient(x) => {
+                            store(g, dy, at, lanes);
+                            store(dx, x, at, lanes);
+                        }
                     }
                 }
             }

@@ -32,7 +32,7 @@ const LARGE_WEIGHTS: usize = 200 * 200;
 const GROUP_CHANNELS: usize = 64;
 /// Tiles whose transformed values are kept while groups pass.
 const LARGE_TILES: usize = 96;
-const LARGE_GRAD_TILES: usize = 384;
+const LARGE_GRAD_TILES: usize = 192;
 /// Tiles whose transformed gradients stay in the nearest cache while the input channels pass.
 const PAIR_TILES: usize = 96;
 
@@ -324,15 +324,25 @@ unsafe fn weight_grad_side<V: Lanes>(u: [V; 6]) -> [V; 3] {
 /// Applies `side` to the columns of a square, then to its rows.
 macro_rules! both_sides {
     ($side:ident, $from:literal => $to:literal, $get:expr, $put:expr) => {{
-        let mut half = [[V::zero(); $from]; $to];
+        // Not zeroed first: that would cost as much as the sums. Every value is written before it is read.
+        let mut half = std::mem::MaybeUninit::<[[V; $from]; $to]>::uninit();
+        let half = half.as_mut_ptr().cast::<V>();
         for j in 0..$from {
-            let column = $side(std::array::from_fn(|i| $get(i, j)));
+            let mut column = [V::zero(); $from];
+            for i in 0..$from {
+                column[i] = $get(i, j);
+            }
+            let column = $side(column);
             for i in 0..$to {
-                half[i][j] = column[i];
+                half.add(i * $from + j).write(column[i]);
             }
         }
         for i in 0..$to {
-            let row = $side(half[i]);
+            let mut row = [V::zero(); $from];
+            for j in 0..$from {
+                row[j] = half.add(i * $from + j).read();
+            }
+            let row = $side(row);
             for j in 0..$to {
                 $put(row[j], i, j);
             }

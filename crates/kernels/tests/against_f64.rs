@@ -2,20 +2,32 @@
 
 use sogclr_kernels::isa::{Isa, best, force};
 use sogclr_kernels::{
-    Conv, NormInput, NormStats, conv2d, conv2d_input_grad, conv2d_weight_grad, norm_apply, norm_backward, norm_stats,
+    Conv, MaxPool, NormInput, NormStats, conv2d, conv2d_input_grad, conv2d_weight_grad, force_direct, max_pool,
+    max_pool_grad, mean_pool, mean_pool_grad, norm_apply, norm_backward, norm_stats,
 };
-use std::sync::Mutex;
+use std::sync::{Mutex, MutexGuard};
 
-/// The instruction set is one for the whole process: tests take turns.
-static TURN: Mutex<()> = Mutex::new(());
+/// Instruction set and algorithm are one for the whole process: tests take turns, and leave the defaults behind.
+struct Turn(#[allow(dead_code)] MutexGuard<'static, ()>);
 
-fn with_each_isa(test: impl Fn(Isa)) {
-    let _turn = TURN.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+fn turn() -> Turn {
+    static TURN: Mutex<()> = Mutex::new(());
+    Turn(TURN.lock().unwrap_or_else(|poisoned| poisoned.into_inner()))
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        force(best());
+        force_direct(false);
+    }
+}
+
+/// Under every instruction set of this CPU.
+fn with_each_isa(mut test: impl FnMut(Isa)) {
     for isa in [Isa::Portable, Isa::Avx2, Isa::Avx512].into_iter().filter(|&isa| isa <= best()) {
         force(isa);
         test(isa);
     }
-    force(best());
 }
 
 fn random(len: usize, seed: u64) -> Vec<f32> {
@@ -45,6 +57,15 @@ const SHAPES: &[[usize; 8]] = &[
     [1, 6, 6, 16, 16, 5, 1, 0],
     [2, 3, 3, 96, 200, 3, 1, 1],
     [5, 2, 2, 256, 128, 3, 2, 1],
+    [3, 9, 6, 48, 80, 1, 2, 0],
+    [70, 2, 1, 600, 20, 1, 1, 0],
+    // Winograd: whole and cut tiles, one and many channels, more tiles than one chunk
+    [2, 4, 4, 16, 16, 3, 1, 1],
+    [1, 13, 9, 48, 16, 3, 1, 1],
+    [3, 7, 7, 32, 112, 3, 1, 1],
+    [2, 32, 20, 16, 16, 3, 1, 1],
+    [1, 5, 8, 256, 208, 3, 1, 1],
+    [200, 3, 2, 208, 208, 3, 1, 1],
 ];
 
 fn shapes() -> impl Iterator<Item = Conv> {
@@ -91,53 +112,210 @@ fn assert_close(label: &str, ours: &[f32], want: &[f64], tolerance: f64) {
     }
 }
 
+/// y, dx and dw by the kernels. Outputs start as garbage: every element must be written.
+fn ours(c: Conv, x: &[f32], w: &[f32], dy: &[f32]) -> [Vec<f32>; 3] {
+    let (mut y, mut dx, mut dw) = (vec![9.0; c.y_len()], vec![9.0; c.x_len()], vec![9.0; c.w_len()]);
+    conv2d(c, x, w, &mut y);
+    conv2d_input_grad(c, dy, w, &mut dx);
+    conv2d_weight_grad(c, x, dy, &mut dw);
+    [y, dx, dw]
+}
+
 #[test]
 fn convolutions_and_their_gradients_equal_the_loop() {
-    with_each_isa(|isa| {
-        for c in shapes() {
-            let (x, w, dy) = (random(c.x_len(), 1), random(c.w_len(), 2), random(c.y_len(), 3));
-            let want = reference(c, &x, &w, &dy);
-            // Outputs start as garbage: every element must be written.
-            let (mut y, mut dx, mut dw) = (vec![9.0; c.y_len()], vec![9.0; c.x_len()], vec![9.0; c.w_len()]);
-            conv2d(c, &x, &w, &mut y);
-            conv2d_input_grad(c, &dy, &w, &mut dx);
-            conv2d_weight_grad(c, &x, &dy, &mut dw);
-            assert_close(&format!("{isa:?} {c:?} y"), &y, &want.y, 1e-5);
-            assert_close(&format!("{isa:?} {c:?} dx"), &dx, &want.dx, 1e-5);
-            assert_close(&format!("{isa:?} {c:?} dw"), &dw, &want.dw, 1e-5);
+    let _turn = turn();
+    for c in shapes() {
+        let (x, w, dy) = (random(c.x_len(), 1), random(c.w_len(), 2), random(c.y_len(), 3));
+        let want = reference(c, &x, &w, &dy);
+        for direct in [false, true] {
+            force_direct(direct);
+            with_each_isa(|isa| {
+                let label = format!("{isa:?} direct {direct} {c:?}");
+                let [y, dx, dw] = ours(c, &x, &w, &dy);
+                assert_close(&format!("{label} y"), &y, &want.y, 1e-5);
+                assert_close(&format!("{label} dx"), &dx, &want.dx, 1e-5);
+                assert_close(&format!("{label} dw"), &dw, &want.dw, 1e-5);
+            });
         }
-    });
+    }
+}
+
+/// Root mean square of the error.
+fn rms(ours: &[f32], want: &[f64]) -> f64 {
+    let sum: f64 = ours.iter().zip(want).map(|(&a, b)| (f64::from(a) - b).powi(2)).sum();
+    (sum / ours.len() as f64).sqrt()
+}
+
+#[test]
+fn winograd_rounds_at_most_four_times_as_much_as_direct_sums() {
+    let _turn = turn();
+    for (n, side, channels) in [(2, 32, 16), (2, 16, 64), (1, 14, 128), (1, 8, 208), (2, 7, 208)] {
+        let c = Conv { n, h: side, w: side, ci: channels, co: channels, k: 3, stride: 1, pad: 1 };
+        let (x, w, dy) = (random(c.x_len(), 1), random(c.w_len(), 2), random(c.y_len(), 3));
+        let want = reference(c, &x, &w, &dy);
+        let winograd = ours(c, &x, &w, &dy);
+        force_direct(true);
+        let direct = ours(c, &x, &w, &dy);
+        force_direct(false);
+        for (what, (winograd, direct), want) in [
+            ("y", (&winograd[0], &direct[0]), &want.y),
+            ("dx", (&winograd[1], &direct[1]), &want.dx),
+            ("dw", (&winograd[2], &direct[2]), &want.dw),
+        ] {
+            assert_ne!(winograd, direct, "{what} of {c:?} must take two ways");
+            let ratio = rms(winograd, want) / rms(direct, want);
+            assert!(ratio <= 4.0, "{what} of {c:?}: {ratio:.2} times the error of direct sums");
+        }
+    }
+}
+
+/// Σ values·probe in f64
+fn dot(values: &[f32], probe: &[f32]) -> f64 {
+    values.iter().zip(probe).map(|(&v, &p)| f64::from(v) * f64::from(p)).sum()
+}
+
+fn shifted(values: &[f32], direction: &[f32], by: f32) -> Vec<f32> {
+    values.iter().zip(direction).map(|(v, d)| v + by * d).collect()
+}
+
+/// The difference quotient of `f` along `direction`.
+fn slope(f: impl Fn(&[f32]) -> f64, at: &[f32], direction: &[f32], step: f32) -> f64 {
+    (f(&shifted(at, direction, step)) - f(&shifted(at, direction, -step))) / (2.0 * f64::from(step))
+}
+
+#[test]
+fn gradients_are_finite_differences_of_the_forward_kernels() {
+    let _turn = turn();
+    for c in shapes() {
+        let (x, w, probe) = (random(c.x_len(), 1), random(c.w_len(), 2), random(c.y_len(), 3));
+        let loss = |x: &[f32], w: &[f32]| {
+            let mut y = vec![0.0; c.y_len()];
+            conv2d(c, x, w, &mut y);
+            dot(&y, &probe)
+        };
+        let [_, dx, dw] = ours(c, &x, &w, &probe);
+        let (along_x, along_w) = (random(x.len(), 4), random(w.len(), 5));
+        let size = (dot(&dx, &dx) * dot(&along_x, &along_x)).sqrt().max(1e-3);
+        let quotient = slope(|x| loss(x, &w), &x, &along_x, 0.5);
+        assert!((dot(&dx, &along_x) - quotient).abs() < 1e-4 * size, "dx of {c:?}");
+        let size = (dot(&dw, &dw) * dot(&along_w, &along_w)).sqrt().max(1e-3);
+        let quotient = slope(|w| loss(&x, w), &w, &along_w, 0.5);
+        assert!((dot(&dw, &along_w) - quotient).abs() < 1e-4 * size, "dw of {c:?}");
+    }
+}
+
+#[test]
+fn batch_norm_gradients_are_finite_differences() {
+    let _turn = turn();
+    let (pixels, c) = (200, 17);
+    let (x, residual, probe) = (random(pixels * c, 1), random(pixels * c, 2), random(pixels * c, 3));
+    let (weight, bias) = (random(c, 4).iter().map(|v| v + 1.0).collect::<Vec<_>>(), random(c, 5));
+    let forward = |x: &[f32], weight: &[f32], bias: &[f32]| {
+        let stats = norm_stats(x, c);
+        let scale: Vec<f32> = (0..c).map(|k| weight[k] / (stats.var[k] + 1e-5).sqrt()).collect();
+        let shift: Vec<f32> = (0..c).map(|k| bias[k] - stats.mean[k] * scale[k]).collect();
+        let mut y = vec![0.0; x.len()];
+        // No ReLU: its kink has no difference quotient.
+        norm_apply(x, Some(&residual), &scale, &shift, false, &mut y);
+        (dot(&y, &probe), stats)
+    };
+    let (_, stats) = forward(&x, &weight, &bias);
+    let mut dx = probe.clone();
+    let grad = norm_backward(NormInput::Keep(&x), None, &mut dx, &stats, &weight, 1e-5);
+    let near = |label: &str, ours: f64, quotient: f64| {
+        assert!((ours - quotient).abs() < 2e-3 * quotient.abs().max(1.0), "{label}: {ours} vs {quotient}");
+    };
+    let along = random(x.len(), 6);
+    near("x", dot(&dx, &along), slope(|x| forward(x, &weight, &bias).0, &x, &along, 1e-2));
+    let along = random(c, 7);
+    near("weight", dot(&grad.weight, &along), slope(|w| forward(&x, w, &bias).0, &weight, &along, 0.1));
+    near("bias", dot(&grad.bias, &along), slope(|b| forward(&x, &weight, b).0, &bias, &along, 0.1));
+}
+
+#[test]
+fn pooling_and_its_gradients_equal_the_loop() {
+    for (n, h, w, c) in [(1, 1, 1, 1), (2, 5, 4, 3), (3, 8, 7, 17), (1, 9, 9, 16)] {
+        let pool = MaxPool { n, h, w, c };
+        let (ho, wo) = pool.out();
+        let (mut x, dy) = (random(pool.x_len(), 1), random(pool.y_len(), 2));
+        // Ties: the first maximum takes the gradient.
+        x.iter_mut().for_each(|v| *v = (*v * 8.0).round());
+        let (mut want, mut want_dx) = (vec![0.0; pool.y_len()], vec![0.0_f64; pool.x_len()]);
+        for index in 0..pool.y_len() {
+            let (channel, q, r, image) = (index % c, index / c % wo, index / (c * wo) % ho, index / (c * wo * ho));
+            let mut first: Option<usize> = None;
+            for (a, b) in (0..3).flat_map(|a| (0..3).map(move |b| (a, b))) {
+                let (Some(u), Some(v)) = ((2 * r + a).checked_sub(1), (2 * q + b).checked_sub(1)) else { continue };
+                if u < h && v < w {
+                    let at = ((image * h + u) * w + v) * c + channel;
+                    first = Some(first.filter(|&best| x[best] >= x[at]).unwrap_or(at));
+                }
+            }
+            let best = first.expect("a window holds a pixel");
+            want[index] = x[best];
+            want_dx[best] += f64::from(dy[index]);
+        }
+        let (mut y, mut dx) = (vec![9.0; pool.y_len()], vec![9.0; pool.x_len()]);
+        max_pool(pool, &x, &mut y);
+        max_pool_grad(pool, &x, &y, &dy, &mut dx);
+        assert_eq!(y, want, "{pool:?}");
+        assert_close(&format!("{pool:?} dx"), &dx, &want_dx, 1e-6);
+
+        let (mut mean, mut spread) = (vec![9.0; n * c], vec![9.0; x.len()]);
+        mean_pool(c, &x, &mut mean);
+        mean_pool_grad(c, &dy[..n * c], &mut spread);
+        for (image, channel) in (0..n).flat_map(|i| (0..c).map(move |k| (i, k))) {
+            let places = (0..h * w).map(|pixel| (image * h * w + pixel) * c + channel);
+            let sum: f64 = places.clone().map(|at| f64::from(x[at])).sum();
+            assert!((f64::from(mean[image * c + channel]) - sum / (h * w) as f64).abs() < 1e-5);
+            assert!(places.into_iter().all(|at| spread[at] == dy[image * c + channel] / (h * w) as f32));
+        }
+    }
+}
+
+#[test]
+fn a_nan_survives_the_maximum() {
+    let pool = MaxPool { n: 1, h: 3, w: 3, c: 1 };
+    let mut y = vec![0.0; pool.y_len()];
+    max_pool(pool, &[1.0, 2.0, 3.0, 4.0, f32::NAN, 6.0, 7.0, 8.0, 9.0], &mut y);
+    assert!(y.iter().all(|v| v.is_nan()), "{y:?}");
 }
 
 #[test]
 fn unaligned_slices_give_the_same_values() {
-    let _turn = TURN.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-    let c = Conv { n: 2, h: 6, w: 6, ci: 16, co: 32, k: 3, stride: 1, pad: 1 };
-    let (x, w) = (random(c.x_len() + 1, 5), random(c.w_len() + 1, 6));
-    let mut shifted = vec![0.0; c.y_len() + 1];
-    conv2d(c, &x[1..], &w[1..], &mut shifted[1..]);
-    let mut plain = vec![0.0; c.y_len()];
-    let (x, w) = (x[1..].to_vec(), w[1..].to_vec());
-    conv2d(c, &x, &w, &mut plain);
-    assert_eq!(shifted[1..], plain);
+    let _turn = turn();
+    for c in shapes() {
+        let (x, w, dy) = (random(c.x_len() + 1, 5), random(c.w_len() + 1, 6), random(c.y_len() + 1, 7));
+        let plain = ours(c, &x[1..].to_vec(), &w[1..].to_vec(), &dy[1..].to_vec());
+        let [mut y, mut dx, mut dw] = [c.y_len(), c.x_len(), c.w_len()].map(|len| vec![9.0; len + 1]);
+        conv2d(c, &x[1..], &w[1..], &mut y[1..]);
+        conv2d_input_grad(c, &dy[1..], &w[1..], &mut dx[1..]);
+        conv2d_weight_grad(c, &x[1..], &dy[1..], &mut dw[1..]);
+        assert_eq!([&y[1..], &dx[1..], &dw[1..]], [&plain[0][..], &plain[1], &plain[2]], "{c:?}");
+    }
 }
 
 #[test]
 fn the_number_of_threads_does_not_change_a_byte() {
-    let _turn = TURN.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let _turn = turn();
     let run = |threads| {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
         pool.install(|| {
-            let c = Conv { n: 13, h: 12, w: 12, ci: 32, co: 48, k: 3, stride: 1, pad: 1 };
-            let (x, w, dy) = (random(c.x_len(), 1), random(c.w_len(), 2), random(c.y_len(), 3));
-            let (mut y, mut dx, mut dw) = (vec![0.0; c.y_len()], vec![0.0; c.x_len()], vec![0.0; c.w_len()]);
-            conv2d(c, &x, &w, &mut y);
-            conv2d_input_grad(c, &dy, &w, &mut dx);
-            conv2d_weight_grad(c, &x, &dy, &mut dw);
-            let stats = norm_stats(&y, 48);
-            let mut dn = dy.clone();
-            let grad = norm_backward(NormInput::Keep(&y), None, &mut dn, &stats, &w[..48], 1e-5);
-            (y, dx, dw, stats, dn, grad)
+            let mut all = Vec::new();
+            for c in shapes() {
+                let (x, w, dy) = (random(c.x_len(), 1), random(c.w_len(), 2), random(c.y_len(), 3));
+                let [y, dx, dw] = ours(c, &x, &w, &dy);
+                let stats = norm_stats(&y, c.co);
+                let weight = random(c.co, 4);
+                let (mut dn, mut spread) = (dy.clone(), vec![0.0; dx.len()]);
+                let grad = norm_backward(NormInput::Keep(&y), None, &mut dn, &stats, &weight, 1e-5);
+                let pool = MaxPool { n: c.n, h: c.h, w: c.w, c: c.ci };
+                let mut largest = vec![0.0; pool.y_len()];
+                max_pool(pool, &x, &mut largest);
+                max_pool_grad(pool, &x, &largest, &largest, &mut spread);
+                all.push((y, dx, dw, stats, dn, grad, largest, spread));
+            }
+            all
         })
     };
     let one = run(1);
@@ -191,6 +369,7 @@ fn norm_reference(x: &[f32], res: Option<&[f32]>, w: &[f32], b: &[f32], relu: bo
 
 #[test]
 fn batch_norm_and_its_gradients_equal_the_loop() {
+    let _turn = turn();
     with_each_isa(|isa| {
         for (pixels, c) in [(5, 1), (7, 3), (130, 16), (1500, 17), (300, 48)] {
             for (relu, has_residual) in [(false, false), (true, false), (true, true)] {

@@ -80,7 +80,7 @@ pub(crate) fn in_place(
     tensors: Vec<Tensor<1>>,
     f: impl FnOnce(&mut [&mut [f32]]),
 ) -> Result<Vec<Tensor<1>>, Vec<Tensor<1>>> {
-    if !tensors.iter().all(|tensor| super::is_channels_last(&tensor.device())) {
+    if !tensors.iter().all(|tensor| super::is_cpu(&tensor.device())) {
         return Err(tensors);
     }
     let primitive = |tensor: Tensor<1>| tensor.try_into_primitive::<Flex>().expect("a CPU tensor off the graph");

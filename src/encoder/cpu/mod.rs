@@ -11,10 +11,23 @@ pub(crate) use flex::in_place;
 use burn::backend::{Dispatch, DispatchDevice};
 use burn::tensor::{Device, Tensor};
 use ops::ChannelsLast;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+static PLAIN: AtomicBool = AtomicBool::new(false);
+
+/// Sends the CPU through the plain burn operations of the other backends (`true`), or through our kernels again; for
+/// tests and comparisons. A network must run forward and backward under one setting.
+pub fn use_plain_operations(on: bool) {
+    PLAIN.store(on, Ordering::Relaxed);
+}
+
+fn is_cpu(device: &Device) -> bool {
+    matches!(device.clone().inner().as_dispatch(), DispatchDevice::Flex(_))
+}
 
 /// Whether activations on `device` are `[n, h, w, c]`.
 pub(super) fn is_channels_last(device: &Device) -> bool {
-    matches!(device.clone().inner().as_dispatch(), DispatchDevice::Flex(_))
+    is_cpu(device) && !PLAIN.load(Ordering::Relaxed)
 }
 
 /// x ∗ weight with padding k/2; x `[n, h, w, ci]`, weight `[co, ci, k, k]`.

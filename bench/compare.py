@@ -1,0 +1,74 @@
+"""Runs each step in PyTorch (eager, channels_last) and in sogclr in turn, and prints medians and their ratio."""
+
+import argparse
+import json
+import platform
+import statistics
+import subprocess
+import sys
+from datetime import date
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+# encoder, batch (half the views), image size, timed steps per run
+STEPS = [("resnet20", 64, 32, 12), ("resnet18", 32, 32, 5), ("resnet50", 4, 224, 4)]
+MODES = ["sogclr", "eager", "channels_last"]
+FIGURES = ["views_per_s", "step_ms_median", "cpu_s_per_step", "peak_rss_mb"]
+
+
+def command(mode, encoder, batch, size, steps, threads):
+    work = ["--encoder", encoder, "--batch", batch, "--image-size", size, "--steps", steps, "--threads", threads]
+    if mode == "sogclr":
+        program = [ROOT / "target/release/sogclr", "bench", "step", "--json"]
+    else:
+        program = [sys.executable, ROOT / "bench/torch_step.py"] + ["--channels-last"] * (mode == "channels_last")
+    return [str(word) for word in program + work]
+
+
+def cpu_name():
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        names = [line.split(":", 1)[1].strip() for line in info.read_text().splitlines() if "model name" in line]
+        if names:
+            return names[0]
+    return platform.processor() or platform.machine()
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=2)
+    args = parser.parse_args()
+
+    results = {"date": date.today().isoformat(), "cpu": cpu_name(), "threads": args.threads, "rounds": args.rounds}
+    print(f"{results['date']}, {results['cpu']}, {args.threads} threads, medians of {args.rounds} alternate runs\n")
+    print("| step | mode | views/s | ms | CPU s | peak MB | ratio of views/s, lowest to highest round | memory |")
+    print("|---|---|---|---|---|---|---|---|")
+    for encoder, batch, size, steps in STEPS:
+        runs = {mode: [] for mode in MODES}
+        for _ in range(args.rounds):
+            for mode in MODES:
+                words = command(mode, encoder, batch, size, steps, args.threads)
+                out = subprocess.run(words, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+                runs[mode].append(json.loads(out.stdout))
+        median = {mode: {f: statistics.median(run[f] for run in runs[mode]) for f in FIGURES} for mode in MODES}
+        peer = max(MODES[1:], key=lambda mode: median[mode]["views_per_s"])
+        rounds = sorted(a["views_per_s"] / b["views_per_s"] for a, b in zip(runs["sogclr"], runs[peer]))
+        ratio = {f: median["sogclr"][f] / median[peer][f] for f in FIGURES}
+        name = f"{encoder}, 2x{batch} views of {size}²"
+        results[name] = {"runs": runs, "median": median, "peer": peer, "ratio": ratio}
+        for mode in MODES:
+            m = median[mode]
+            speed, memory = "", ""
+            if mode == "sogclr":
+                speed = f"**{ratio['views_per_s']:.2f}** ({rounds[0]:.2f}–{rounds[-1]:.2f}) of {peer}"
+                memory = f"{ratio['peak_rss_mb']:.2f}"
+            cells = [name, mode, f"{m['views_per_s']:.1f}", f"{m['step_ms_median']:.0f}", f"{m['cpu_s_per_step']:.2f}"]
+            print("| " + " | ".join(cells + [f"{m['peak_rss_mb']:.0f}", speed, memory]) + " |", flush=True)
+    folder = ROOT / "target/bench"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "results.json").write_text(json.dumps(results, indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,59 @@
+//! The CPU's own operations and the plain burn operations of every other backend: the same network.
+
+use crate::resnet::{Path, gradients, on_each_path, tensor, values, with_formula};
+use burn::tensor::Device;
+use proptest::prelude::*;
+use sogclr::encoder::{BufferUpdates, EncoderConfig, EncoderName, Pass, ResNet, Stem};
+use std::collections::BTreeMap;
+
+/// Features and all gradients of Σ features·probe, by name.
+fn run(config: &EncoderConfig, shape: [usize; 4]) -> BTreeMap<String, Vec<f32>> {
+    let device = Device::flex().autodiff();
+    let net = with_formula(ResNet::new(config, &device), true);
+    let x = tensor("input", shape, &device);
+    let features = net.forward(x, &mut Pass::Train(&mut BufferUpdates::default()));
+    let probe = tensor("probe", features.dims(), &device);
+    let mut all = gradients(&net, &(features.clone() * probe).sum().backward());
+    all.insert("features".into(), values(features));
+    all
+}
+
+/// Root of the mean square.
+fn rms(values: impl Iterator<Item = f64>) -> f64 {
+    let (sum, count) = values.fold((0.0, 0), |(sum, count), v| (sum + v * v, count + 1));
+    (sum / count.max(1) as f64).sqrt()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
+
+    /// Odd channel counts, odd and unequal sizes, both stems, basic and bottleneck blocks.
+    #[test]
+    fn kernels_and_plain_operations_agree(
+        name in prop::sample::select(vec![EncoderName::Resnet8, EncoderName::Resnet18, EncoderName::Resnet50]),
+        width in prop::sample::select(vec![0.25, 0.3, 0.5]),
+        stem in prop::sample::select(vec![Stem::Cifar, Stem::Imagenet]),
+        images in 3_usize..6,
+        height in 9_usize..28,
+        wide in 9_usize..28,
+    ) {
+        let is_small = name == EncoderName::Resnet8;
+        // Deep networks leave few pixels: fewer than that, and batch norm amplifies rounding without bound.
+        let (height, wide) = if is_small { (height, wide) } else { (height + 24, wide + 24) };
+        let config = EncoderConfig { name, width: if is_small { 4.0 * width } else { width / 2.0 }, stem };
+        let mut results = Vec::new();
+        on_each_path(|path| results.push((path, run(&config, [images, 3, height, wide]))));
+        let (_, plain) = results.iter().find(|(path, _)| *path == Path::PlainBurn).expect("all paths ran").clone();
+        // Gradients of shifts before another batch norm are sums that cancel: their error is that of the others.
+        let sizes = plain.values().map(|values| rms(values.iter().map(|&v| f64::from(v))));
+        let typical = sizes.sum::<f64>() / plain.len() as f64;
+        for (path, ours) in &results {
+            prop_assert_eq!(ours.len(), plain.len());
+            for (name, want) in &plain {
+                let pairs = || ours[name].iter().zip(want).map(|(&a, &b)| (f64::from(a), f64::from(b)));
+                let (error, size) = (rms(pairs().map(|(a, b)| a - b)), rms(pairs().map(|(_, b)| b)));
+                prop_assert!(error <= 1e-3 * (size + typical), "{:?} {}: error {} of {}", path, name, error, size);
+            }
+        }
+    }
+}
