@@ -1,6 +1,7 @@
 //! The program as a user runs it.
 
 mod bad_input;
+mod bench_verb;
 #[cfg(feature = "wgpu")]
 mod gpu;
 mod interrupted;

@@ -1,9 +1,17 @@
 //! The CPU's own operations and the plain burn operations of every other backend: the same network.
 
+use crate::files::hashed;
 use crate::resnet::{Path, gradients, on_each_path, tensor, values, with_formula};
 use burn::tensor::Device;
 use proptest::prelude::*;
-use sogclr::encoder::{BufferUpdates, EncoderConfig, EncoderName, Pass, ResNet, Stem};
+use sogclr::augment::{AugmentConfig, Preset};
+use sogclr::batch::Batch;
+use sogclr::comm::Solo;
+use sogclr::encoder::{BufferUpdates, EncoderConfig, EncoderName, HeadConfig, Model, Pass, ResNet, Stem};
+use sogclr::method::MethodConfig;
+use sogclr::optim::{Optimizer, OptimizerConfig, Sgd};
+use sogclr::state::SampleState;
+use sogclr::train::step;
 use std::collections::BTreeMap;
 
 /// Features and all gradients of Σ features·probe, by name.
@@ -54,6 +62,50 @@ proptest! {
                 let (error, size) = (rms(pairs().map(|(a, b)| a - b)), rms(pairs().map(|(_, b)| b)));
                 prop_assert!(error <= 1e-3 * (size + typical), "{:?} {}: error {} of {}", path, name, error, size);
             }
+        }
+    }
+}
+
+/// Losses of thirty steps on sixteen fixed images.
+fn curve() -> Vec<f64> {
+    let device = Device::flex().autodiff();
+    let encoder = EncoderConfig { name: EncoderName::Resnet8, width: 1.0, stem: Stem::Cifar };
+    let head = HeadConfig { layers: 2, hidden: 64, output: 32 };
+    let mut model = Model::new(&encoder, &head, 0, &device);
+    let sgd = Sgd { momentum: 0.9, nesterov: false, weight_decay: 1e-4 };
+    let mut optimizer = Optimizer::new(OptimizerConfig::Sgd(sgd));
+    let mut method = MethodConfig::defaults("sogclr", Preset::Cifar).unwrap().build();
+    let mut state = SampleState::new(16, method.loss().columns());
+    let augment = AugmentConfig::preset(Preset::Cifar, 16);
+    // A view is its image with noise.
+    let (images, noise) = (hashed("images", 16 * 3 * 256), hashed("noise", 2 * 16 * 3 * 256));
+    let pixels: Vec<f32> = noise.iter().enumerate().map(|(i, n)| images[i % images.len()] + 0.5 * n).collect();
+    let mut losses = Vec::new();
+    for index in 0..30 {
+        let batch = Batch {
+            step: index,
+            epoch: index,
+            ids: (0..16).collect(),
+            ours: 0..16,
+            labels: None,
+            crops: vec![pixels.clone()],
+        };
+        let out = step(model, &mut optimizer, &mut *method, &mut state, batch, &augment, &Solo, 0.05).unwrap();
+        losses.push(out.objective);
+        model = out.model;
+    }
+    losses
+}
+
+#[test]
+fn training_curves_coincide_on_every_path() {
+    let mut curves = Vec::new();
+    on_each_path(|path| curves.push((path, curve())));
+    let (_, direct) = curves.iter().find(|(path, _)| *path == Path::Direct).expect("all paths ran").clone();
+    assert!(direct[29] < direct[0] - 0.1, "it learns: {direct:?}");
+    for (path, curve) in curves {
+        for (step, (ours, want)) in curve.iter().zip(&direct).enumerate() {
+            assert!((ours - want).abs() < 2e-3, "{path:?} step {step}: {ours} vs {want}");
         }
     }
 }

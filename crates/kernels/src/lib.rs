@@ -1,4 +1,4 @@
-//! CPU kernels for training ResNets: convolutions and batch norm with their gradients, on channel-last activations
+//! CPU kernels for training ResNets: convolutions, batch norm and pooling with their gradients, on channel-last activations
 //! `[n, h, w, c]`. AVX-512, AVX2 or plain Rust, chosen at run time; parallel over rayon; the same bytes for any number
 //! of threads. Knows nothing of tensors or autodiff.
 

@@ -1,0 +1,55 @@
+//! `sogclr bench`: what it reports, and that a step's memory does not grow.
+
+use crate::{failure, sogclr};
+use serde_json::Value;
+
+fn step(more: &[&str]) -> Value {
+    let tiny = ["bench", "step", "--encoder", "resnet8", "--batch", "16", "--image-size", "32", "--json"];
+    let output = sogclr().args(tiny).args(more).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+#[test]
+fn a_step_reports_speed_cpu_time_and_memory() {
+    let report = step(&["--steps", "3", "--threads", "2"]);
+    let number = |key: &str| report[key].as_f64().unwrap_or_else(|| panic!("{key} in {report}"));
+    let views = number("views_per_s") * number("step_ms_median") / 1e3;
+    assert!((views - 32.0).abs() < 1e-6, "two views of 16 images in a step, not {views}");
+    assert!(number("cpu_s_per_step") > 0.0 && number("peak_rss_mb") > 1.0);
+    assert_eq!((number("threads"), number("steps")), (2.0, 3.0));
+}
+
+#[test]
+fn memory_does_not_grow_with_the_number_of_steps() {
+    let peak = |steps: &str| step(&["--steps", steps])["peak_rss_mb"].as_f64().unwrap();
+    let (few, many) = (peak("2"), peak("40"));
+    assert!(many < few + 4.0, "{few} MB after 2 steps, {many} MB after 40");
+}
+
+#[test]
+fn kernels_lists_every_shape_and_the_peak() {
+    let tiny = ["bench", "kernels", "--encoder", "resnet8", "--batch", "2", "--image-size", "8", "--json"];
+    let output = sogclr().args(tiny).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(report["peak"].as_f64().unwrap() > 0.0);
+    let layers = report["layers"].as_array().unwrap();
+    let count: u64 = layers.iter().map(|layer| layer["count"].as_u64().unwrap()).sum();
+    assert_eq!(count, 9, "stem, six 3x3 and two shortcuts");
+    assert!(layers.iter().all(|layer| layer["weight_grad"].as_f64().unwrap() > 0.0));
+}
+
+#[test]
+fn bad_sizes_are_refused() {
+    for (flags, expected) in [
+        (&["step", "--batch", "1"][..], "at least 2 images"),
+        (&["step", "--steps", "0"], "at least 1 step"),
+        (&["step", "--image-size", "4"], "at least 8 pixels"),
+        (&["kernels", "--device", "wgpu"], "only the CPU"),
+    ] {
+        let (code, message) = failure(sogclr().arg("bench").args(flags));
+        assert_eq!(code, 2, "{flags:?}");
+        assert!(message.contains(expected), "{flags:?}: {message}");
+    }
+}
