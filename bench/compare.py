@@ -38,6 +38,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--only", choices=[step[0] for step in STEPS])
     args = parser.parse_args()
 
     results = {"date": date.today().isoformat(), "cpu": cpu_name(), "threads": args.threads, "rounds": args.rounds}
@@ -45,6 +46,8 @@ def main():
     print("| step | mode | views/s | ms | CPU s | peak MB | ratio of views/s, lowest to highest round | memory |")
     print("|---|---|---|---|---|---|---|---|")
     for encoder, batch, size, steps in STEPS:
+        if args.only not in (None, encoder):
+            continue
         runs = {mode: [] for mode in MODES}
         for _ in range(args.rounds):
             for mode in MODES:

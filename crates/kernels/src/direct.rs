@@ -119,15 +119,22 @@ pub(crate) fn weight_grad(conv: Conv, x: &[f32], dy: &[f32], dw: &mut [f32]) {
     let taps = conv.k * conv.k;
     dw.par_chunks_mut(LANES * conv.ci * taps).enumerate().for_each(|(block, out)| {
         let (column, within) = (block / per_column, block % per_column);
-        for row in 0..rows {
-            let mut sum = [0.0_f32; LANES];
-            for shard in 0..shards {
-                let part = &partial[shard * columns + column][(within * rows + row) * LANES..][..LANES];
-                sum.iter_mut().zip(part).for_each(|(sum, part)| *sum += part);
+        let mut sums = [[0.0_f32; LANES]; LANES];
+        // Sixteen rows at a time: output channels are far apart, and a line of each is written once.
+        for (tap, first) in (0..taps).flat_map(|tap| (0..conv.ci).step_by(LANES).map(move |first| (tap, first))) {
+            let count = LANES.min(conv.ci - first);
+            for (row, sum) in sums[..count].iter_mut().enumerate() {
+                let at = (within * rows + tap * conv.ci + first + row) * LANES;
+                *sum = [0.0; LANES];
+                for shard in 0..shards {
+                    let part = &partial[shard * columns + column][at..at + LANES];
+                    sum.iter_mut().zip(part).for_each(|(sum, part)| *sum += part);
+                }
             }
-            let at = row % conv.ci * taps + row / conv.ci;
-            for (out, sum) in out.chunks_exact_mut(conv.ci * taps).zip(sum) {
-                out[at] = sum;
+            for (lane, out) in out.chunks_exact_mut(conv.ci * taps).enumerate() {
+                for (row, sum) in sums[..count].iter().enumerate() {
+                    out[(first + row) * taps + tap] = sum[lane];
+                }
             }
         }
     });
@@ -255,10 +262,13 @@ fn pack(weight: &[f32], lanes: Axis, inner: Axis, taps: &[usize]) -> Buffer {
         let first = block * LANES;
         let count = LANES.min(lanes.len - first);
         for (&tap, out) in taps.iter().zip(out.chunks_exact_mut(inner.len * LANES)) {
-            for (index, out) in out.chunks_exact_mut(LANES).enumerate() {
-                let from = &weight[first * lanes.step + index * inner.step + tap..];
-                for (lane, value) in out.iter_mut().enumerate() {
-                    *value = if lane < count { from[lane * lanes.step] } else { 0.0 };
+            // Sixteen rows at a time: lanes are far apart, and a line of each is read once.
+            for (group, out) in out.chunks_mut(LANES * LANES).enumerate() {
+                for lane in 0..LANES {
+                    let from = (first + lane) * lanes.step + group * LANES * inner.step + tap;
+                    for (row, out) in out.chunks_exact_mut(LANES).enumerate() {
+                        out[lane] = if lane < count { weight[from + row * inner.step] } else { 0.0 };
+                    }
                 }
             }
         }

@@ -26,15 +26,16 @@ const ROW_STEP: usize = 12;
 const STAGGER: usize = 16;
 /// Tiles whose transformed values stay in the cache; a multiple of the row step.
 const CHUNK_TILES: usize = 3 * ROW_STEP;
+/// Parts of a batch whose weight gradients are summed apart, and added in order.
+const SHARDS: usize = 8;
 /// Transformed weights above this are made group by group, where they are used.
 const LARGE_WEIGHTS: usize = 200 * 200;
 /// Input and output channels of one such group.
 const GROUP_CHANNELS: usize = 64;
 /// Tiles whose transformed values are kept while groups pass.
-const LARGE_TILES: usize = 96;
-const LARGE_GRAD_TILES: usize = 192;
-/// Tiles whose transformed gradients stay in the nearest cache while the input channels pass.
-const PAIR_TILES: usize = 96;
+const LARGE_TILES: usize = 384;
+/// Tiles that stay in the nearest cache while channels pass; a multiple of the row step.
+const PAIR_TILES: usize = 8 * ROW_STEP;
 
 /// Whether the convolution can go this way and saves work.
 pub(crate) fn suits(conv: &Conv) -> bool {
@@ -101,7 +102,8 @@ fn convolve(grid: Grid, x: &[f32], weights: Weights, y: &mut [f32]) {
         ranges(0..grid.tiles, stride).into_par_iter().for_each(|tiles| {
             let mut v = Buffer::new(plane(ci, stride) * POINTS);
             let mut m = Buffer::new(plane(co, stride) * POINTS);
-            let product = Product { ci, co, rows: tiles.len(), stride, v_plane: plane(ci, stride), accumulate: false };
+            let (rows, v_plane) = (tiles.len(), plane(ci, stride));
+            let product = Product { ci, co, rows, v_stride: stride, v_plane, stride, accumulate: false };
             // SAFETY: the buffers hold `stride` tiles of all channels; tiles write pixels of their own.
             unsafe {
                 transform_input(&grid, x, ci, tiles.clone(), 0, &Shared::new(&mut v), stride);
@@ -113,27 +115,30 @@ fn convolve(grid: Grid, x: &[f32], weights: Weights, y: &mut [f32]) {
     }
     // Large weights do not fit the cache once transformed: transformed inputs are kept, weights pass in groups.
     for tiles in ranges(0..grid.tiles, LARGE_TILES) {
-        let stride = tiles.len().next_multiple_of(ROW_STEP);
-        let v = all_tiles(&tiles, ci, stride, |part, v| {
+        let v_stride = tiles.len().next_multiple_of(ROW_STEP);
+        let v = all_tiles(&tiles, ci, v_stride, |part, v| {
             // SAFETY: the buffer holds all tiles of the chunk; each part writes tiles of its own.
-            unsafe { transform_input(&grid, x, ci, part.clone(), part.start - tiles.start, v, stride) };
+            unsafe { transform_input(&grid, x, ci, part.clone(), part.start - tiles.start, v, v_stride) };
         });
-        ranges(0..co, GROUP_CHANNELS).into_par_iter().for_each(|outputs| {
-            let width = outputs.len();
+        let groups = ranges(0..co, GROUP_CHANNELS);
+        let parts = ranges(tiles.clone(), PAIR_TILES);
+        let tasks: Vec<_> = parts.iter().flat_map(|part| groups.iter().map(move |group| (part, group))).collect();
+        tasks.into_par_iter().for_each(|(part, outputs)| {
+            let (width, stride) = (outputs.len(), part.len().next_multiple_of(ROW_STEP));
             let mut u = Buffer::new(plane(width, GROUP_CHANNELS) * POINTS);
             let mut m = Buffer::new(plane(width, stride) * POINTS);
             for inputs in ranges(0..ci, GROUP_CHANNELS) {
-                let v = &v[inputs.start * stride..];
-                let (ci, accumulate) = (inputs.len(), inputs.start > 0);
+                let v = &v[inputs.start * v_stride + (part.start - tiles.start) * LANES..];
                 let product = Product {
-                    ci,
+                    ci: inputs.len(),
                     co: width,
-                    rows: tiles.len(),
+                    rows: part.len(),
+                    v_stride,
+                    v_plane: plane(ci, v_stride),
                     stride,
-                    v_plane: plane(weights.ci, stride),
-                    accumulate,
+                    accumulate: inputs.start > 0,
                 };
-                // SAFETY: the buffers hold the group's channels and all tiles of the chunk.
+                // SAFETY: the buffers hold the group's channels and all tiles of the part.
                 unsafe {
                     for block in 0..width / LANES {
                         transform_weights(weights, inputs.clone(), outputs.clone(), block, &Shared::new(&mut u));
@@ -141,8 +146,8 @@ fn convolve(grid: Grid, x: &[f32], weights: Weights, y: &mut [f32]) {
                     multiply(v, &u, &mut m, product);
                 }
             }
-            // SAFETY: groups write channels of their own.
-            unsafe { transform_output(&grid, &m, co, outputs, tiles.clone(), &y, stride) };
+            // SAFETY: tasks write tiles or channels of their own.
+            unsafe { transform_output(&grid, &m, co, outputs.clone(), part.clone(), &y, stride) };
         });
     }
 }
@@ -155,9 +160,8 @@ pub(crate) fn weight_grad(conv: Conv, x: &[f32], dy: &[f32], dw: &mut [f32]) {
         return large_weight_grad(&grid, ci, co, x, dy, dw);
     }
     // Shards of the batch, added in order.
-    let shards = if ci * co > 96 * 96 { 4 } else { 8 };
     let stride = CHUNK_TILES;
-    let partial: Vec<Buffer> = ranges(0..grid.tiles, grid.tiles.div_ceil(shards))
+    let partial: Vec<Buffer> = ranges(0..grid.tiles, grid.tiles.div_ceil(SHARDS))
         .into_par_iter()
         .map(|shard| {
             let mut acc = Buffer::new(plane(ci, co) * POINTS);
@@ -188,7 +192,7 @@ pub(crate) fn weight_grad(conv: Conv, x: &[f32], dy: &[f32], dw: &mut [f32]) {
 /// sums over all of it.
 fn large_weight_grad(grid: &Grid, ci: usize, co: usize, x: &[f32], dy: &[f32], dw: &mut [f32]) {
     let dw = Shared::new(dw);
-    for tiles in ranges(0..grid.tiles, LARGE_GRAD_TILES) {
+    for tiles in ranges(0..grid.tiles, LARGE_TILES) {
         let stride = tiles.len().next_multiple_of(ROW_STEP);
         // SAFETY (both): the buffer holds all tiles of the chunk; each part writes tiles of its own.
         let v = all_tiles(&tiles, ci, stride, |part, v| unsafe {
@@ -510,9 +514,11 @@ struct Product {
     ci: usize,
     co: usize,
     rows: usize,
-    /// Rows of one block of v and m.
-    stride: usize,
+    /// Rows of one block of v.
+    v_stride: usize,
     v_plane: usize,
+    /// Rows of one block of m.
+    stride: usize,
     accumulate: bool,
 }
 
@@ -523,9 +529,9 @@ dispatch! {
 /// `m[ξ][co/16][row][16]` (+)= Σ over input channels. The rows up to the next step are computed too, and ignored.
 #[inline(always)]
 unsafe fn multiply_with<V: Lanes>(v: &[f32], u: &[f32], m: &mut [f32], product: Product) {
-    let Product { ci, co, rows, stride, v_plane, accumulate } = product;
+    let Product { ci, co, rows, v_stride, v_plane, stride, accumulate } = product;
     let (u_plane, m_plane) = (plane(co, ci), plane(co, stride));
-    let runs: Vec<usize> = (0..ci / LANES).map(|block| block * stride * LANES).collect();
+    let runs: Vec<usize> = (0..ci / LANES).map(|block| block * v_stride * LANES).collect();
     let blocks = co / LANES;
     for point in 0..POINTS {
         let (v, u) = (&v[point * v_plane..], &u[point * u_plane..]);

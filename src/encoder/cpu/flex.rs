@@ -5,6 +5,7 @@ use burn::backend::Flex;
 use burn::backend::tensor::FloatTensor;
 use burn::tensor::{DType, Tensor, TensorData};
 use burn_std::{AccessError, AccessPolicy, AllocationController, AllocationProperty, Bytes};
+use rayon::prelude::*;
 use sogclr_kernels::{
     Buffer, Conv, MaxPool, NormInput, NormStats, conv2d, conv2d_input_grad, conv2d_weight_grad, max_pool,
     max_pool_grad, mean_pool, mean_pool_grad, norm_apply, norm_backward, norm_stats,
@@ -52,7 +53,24 @@ fn vector(values: Vec<f32>) -> FlexTensor {
 
 /// The tensor with its values in order.
 fn packed(tensor: FlexTensor) -> FlexTensor {
-    if tensor.is_contiguous() { tensor } else { tensor.to_contiguous() }
+    if tensor.is_contiguous() { tensor } else { channels_last(&tensor).unwrap_or_else(|| tensor.to_contiguous()) }
+}
+
+/// Images `[n, h, w, c]` that are a view of ordered `[n, c, h, w]` ones, put in order by all threads.
+fn channels_last(tensor: &FlexTensor) -> Option<FlexTensor> {
+    let &[n, h, w, c] = dims(tensor).as_slice() else { return None };
+    let expected = [c * h * w, w, 1, h * w].map(|stride| stride as isize);
+    if tensor.layout().strides() != expected || n * h * w * c == 0 {
+        return None;
+    }
+    let from = &tensor.storage::<f32>()[tensor.layout().start_offset()..][..n * c * h * w];
+    let mut out = Buffer::new(from.len());
+    out.par_chunks_mut(h * w * c).zip(from.par_chunks(h * w * c)).for_each(|(out, from)| {
+        for (channel, plane) in from.chunks_exact(h * w).enumerate() {
+            out[channel..].iter_mut().step_by(c).zip(plane).for_each(|(out, value)| *out = *value);
+        }
+    });
+    Some(pooled(out, &[n, h, w, c]))
 }
 
 /// The tensor as one that nobody else holds and whose memory is all its own.
