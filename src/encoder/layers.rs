@@ -42,6 +42,13 @@ impl Linear {
 
     /// `[N, in]` → `[N, out]`
     pub fn forward(&self, x: Tensor<2>) -> Tensor<2> {
-        x.matmul(self.weight.val().transpose())
+        let weight = self.weight.val();
+        if cpu::is_channels_last(&x.device()) {
+            // Images of one pixel.
+            let ([n, input], [output, _]) = (x.dims(), weight.dims());
+            let y = cpu::conv(x.reshape([n, 1, 1, input]), weight.reshape([output, input, 1, 1]), 1);
+            return y.reshape([n, output]);
+        }
+        x.matmul(weight.transpose())
     }
 }

@@ -5,8 +5,10 @@ use crate::buffer::Buffer;
 use crate::conv::{Conv, LANES};
 use crate::isa::dispatch;
 use crate::lanes::{Lanes, load, store};
+use crate::shared::Shared;
 use crate::tile::{self, Line};
 use rayon::prelude::*;
+use std::ops::Range;
 
 /// Pixels that share one pass over the weights.
 const GROUP_PIXELS: usize = 256;
@@ -89,7 +91,8 @@ pub(crate) fn weight_grad(conv: Conv, x: &[f32], dy: &[f32], dw: &mut [f32]) {
     let is_large = rows * conv.co > 1 << 18;
     let per_shard = conv.n.div_ceil(if is_large { 2 } else { TASKS }).next_multiple_of(group);
     let shards = conv.n.div_ceil(per_shard);
-    let per_column = if is_large { blocks.div_ceil(4).next_multiple_of(4) } else { blocks };
+    let wanted = if is_large { 4 } else { 1 }.max(TASKS.div_ceil(shards));
+    let per_column = blocks.div_ceil(wanted).next_multiple_of(4).min(blocks);
     let columns = blocks.div_ceil(per_column);
     let partial: Vec<Buffer> = (0..shards * columns)
         .into_par_iter()
@@ -278,7 +281,16 @@ fn pack(weight: &[f32], lanes: Axis, inner: Axis, taps: &[usize]) -> Buffer {
 
 fn run_classes(n: usize, frame: &Frame, x: &[f32], classes: &[Class], co: usize, image: usize, y: &mut [f32]) {
     let most = classes.iter().map(|class| class.pixels.len()).max().unwrap_or(1).max(1);
-    let group = (GROUP_PIXELS.div_ceil(most)).min(n.div_ceil(TASKS));
+    let blocks = co.div_ceil(LANES);
+    // Framed images are cut by images alone, so that each is framed once; bare pixels by output channels too.
+    let (group, per_column) = if frame.is_bare() {
+        let group = GROUP_PIXELS.div_ceil(most).min(n);
+        let columns = (2 * TASKS).div_ceil(n.div_ceil(group));
+        (group, blocks.div_ceil(columns).next_multiple_of(4))
+    } else {
+        (GROUP_PIXELS.div_ceil(most).min(n.div_ceil(TASKS)), blocks)
+    };
+    let columns = blocks.div_ceil(per_column);
     // (place in the frames, place in the outputs) of every pixel of a group
     let places: Vec<Vec<(usize, usize)>> = classes
         .iter()
@@ -287,34 +299,49 @@ fn run_classes(n: usize, frame: &Frame, x: &[f32], classes: &[Class], co: usize,
             (0..group).flat_map(of).collect()
         })
         .collect();
-    y.par_chunks_mut(group * image).enumerate().for_each_init(
+    let y = Shared::new(y);
+    (0..n.div_ceil(group) * columns).into_par_iter().for_each_init(
         || Buffer::new(if frame.is_bare() { 0 } else { group * frame.len() }),
-        |padded, (index, y)| {
-            let count = y.len() / image;
+        |padded, task| {
+            let (first, column) = (task / columns * group, task % columns);
+            let count = group.min(n - first);
             let x = if frame.is_bare() {
-                &x[index * group * frame.len()..][..count * frame.len()]
+                &x[first * frame.len()..][..count * frame.len()]
             } else {
-                frame.fill(x, index * group, count, padded);
+                frame.fill(x, first, count, padded);
                 &**padded
             };
+            let blocks = column * per_column..((column + 1) * per_column).min(blocks);
             for (class, places) in classes.iter().zip(&places) {
-                // SAFETY: pixels and runs stay inside `count` frames by construction, outputs inside `y`.
-                unsafe { run_class(x, class, &places[..count * class.pixels.len()], co, y) };
+                let places = &places[..count * class.pixels.len()];
+                // SAFETY: pixels and runs stay inside `count` frames by construction, outputs inside `y`; a task
+                // writes images or channels of its own.
+                unsafe { run_class(x, class, places, blocks.clone(), co, &y, first * image) };
             }
         },
     );
 }
 
 dispatch! {
-    unsafe fn run_class = run_class_with(x: &[f32], class: &Class, places: &[(usize, usize)], co: usize, y: &mut [f32])
+    unsafe fn run_class = run_class_with(
+        x: &[f32], class: &Class, places: &[(usize, usize)], blocks: Range<usize>, co: usize, y: &Shared, base: usize,
+    )
 }
 
-/// All pixels of a group, one panel of weights after the other.
+/// All pixels of a group, one panel of weights after the other; outputs from `base`.
 #[inline(always)]
-unsafe fn run_class_with<V: Lanes>(x: &[f32], class: &Class, places: &[(usize, usize)], co: usize, y: &mut [f32]) {
+unsafe fn run_class_with<V: Lanes>(
+    x: &[f32],
+    class: &Class,
+    places: &[(usize, usize)],
+    blocks: Range<usize>,
+    co: usize,
+    y: &Shared,
+    base: usize,
+) {
     let w_block = class.runs.len() * class.len * LANES;
-    let whole = co / LANES;
-    let mut block = 0;
+    let whole = blocks.end.min(co / LANES);
+    let mut block = blocks.start;
     while block < whole {
         let w = &class.packed[block * w_block..];
         macro_rules! panel {
@@ -330,7 +357,7 @@ unsafe fn run_class_with<V: Lanes>(x: &[f32], class: &Class, places: &[(usize, u
                         ($rows:literal) => {
                             while at + $rows <= places.len() {
                                 let from = std::array::from_fn(|j| places[at + j].0);
-                                let to = std::array::from_fn(|j| places[at + j].1 + block * LANES);
+                                let to = std::array::from_fn(|j| base + places[at + j].1 + block * LANES);
                                 // SAFETY: the caller's contract.
                                 unsafe {
                                     tile::rows::<V, $rows, $c>(
@@ -370,16 +397,18 @@ unsafe fn run_class_with<V: Lanes>(x: &[f32], class: &Class, places: &[(usize, u
         }
     }
     // A last block with fewer channels goes through a buffer.
-    let rest = co - whole * LANES;
-    if rest > 0 {
+    if blocks.end > whole {
         let mut out = [0.0_f32; LANES];
+        let w = &class.packed[whole * w_block..];
         for &(from, to) in places {
+            let line = Shared::new(&mut out);
             // SAFETY: the caller's contract; `out` has sixteen places.
             unsafe {
-                let w = &class.packed[whole * w_block..];
-                tile::rows::<V, 1, 1>(x, [from], &class.runs, class.len, w, w_block, &mut out, [0], LANES, false);
+                tile::rows::<V, 1, 1>(x, [from], &class.runs, class.len, w, w_block, &line, [0], LANES, false);
+                for (lane, value) in out.iter().enumerate().take(co - whole * LANES) {
+                    y.update(*value, base + to + whole * LANES + lane, false);
+                }
             }
-            y[to + whole * LANES..][..rest].copy_from_slice(&out[..rest]);
         }
     }
 }
@@ -387,18 +416,12 @@ unsafe fn run_class_with<V: Lanes>(x: &[f32], class: &Class, places: &[(usize, u
 dispatch! {
     /// Pixels x `[pixel][channels]` as `[block][pixel][16]` for the wanted blocks of channels; missing lanes stay zero.
     unsafe fn pack_pixels = pack_pixels_with(
-        x: &[f32], channels: usize, blocks: std::ops::Range<usize>, out: &mut [f32], stride: usize,
+        x: &[f32], channels: usize, blocks: Range<usize>, out: &mut [f32], stride: usize,
     )
 }
 
 #[inline(always)]
-unsafe fn pack_pixels_with<V: Lanes>(
-    x: &[f32],
-    channels: usize,
-    blocks: std::ops::Range<usize>,
-    out: &mut [f32],
-    stride: usize,
-) {
+unsafe fn pack_pixels_with<V: Lanes>(x: &[f32], channels: usize, blocks: Range<usize>, out: &mut [f32], stride: usize) {
     let whole = blocks.start..blocks.end.min(channels / LANES);
     for (pixel, x) in x.chunks_exact(channels).enumerate() {
         for block in whole.clone() {

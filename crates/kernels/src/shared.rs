@@ -1,16 +1,16 @@
-//! One output that several tasks write, each at places of its own.
+//! One output that several tasks fill, each at places of its own.
 
 use crate::lanes::Lanes;
 use std::marker::PhantomData;
 
-/// Write-only access to a slice from many threads.
+/// Access to a slice from many threads, each to places that no other touches.
 pub(crate) struct Shared<'a> {
     at: *mut f32,
     len: usize,
     slice: PhantomData<&'a mut [f32]>,
 }
 
-// SAFETY: it only writes, and the callers of `store` and `update` promise places that no other task touches.
+// SAFETY: callers promise places that no other task touches.
 unsafe impl Sync for Shared<'_> {}
 
 impl<'a> Shared<'a> {
@@ -27,6 +27,17 @@ impl<'a> Shared<'a> {
         debug_assert!(at + 16 <= self.len, "store {at} of {}", self.len);
         // SAFETY: the caller's contract.
         unsafe { value.store(self.at.add(at)) }
+    }
+
+    /// Reads sixteen values back.
+    ///
+    /// # Safety
+    /// As [`Shared::store`].
+    #[inline(always)]
+    pub(crate) unsafe fn load<V: Lanes>(&self, at: usize) -> V {
+        debug_assert!(at + 16 <= self.len, "load {at} of {}", self.len);
+        // SAFETY: the caller's contract.
+        unsafe { V::load(self.at.add(at)) }
     }
 
     /// Writes one value, or adds to the one that is there.

@@ -1,6 +1,7 @@
 //! The two inner products that everything is made of: `P` rows by `C` blocks of sixteen output channels.
 
 use crate::lanes::{Lanes, load, splat, store};
+use crate::shared::Shared;
 
 /// out[to_j + c·out_block] (+)= Σ_runs Σ_k x[from_j + run + k]·w[c·w_block + k], with w packed `[run][k][16]`.
 #[allow(clippy::too_many_arguments)] // the operands of one product
@@ -12,7 +13,7 @@ pub(crate) unsafe fn rows<V: Lanes, const P: usize, const C: usize>(
     len: usize,
     w: &[f32],
     w_block: usize,
-    out: &mut [f32],
+    out: &Shared,
     to: [usize; P],
     out_block: usize,
     accumulate: bool,
@@ -23,7 +24,7 @@ pub(crate) unsafe fn rows<V: Lanes, const P: usize, const C: usize>(
         if accumulate {
             for j in 0..P {
                 for c in 0..C {
-                    acc[j][c] = load(out, to[j] + c * out_block);
+                    acc[j][c] = out.load(to[j] + c * out_block);
                 }
             }
         }
@@ -58,7 +59,7 @@ pub(crate) unsafe fn rows<V: Lanes, const P: usize, const C: usize>(
         }
         for j in 0..P {
             for c in 0..C {
-                store(acc[j][c], out, to[j] + c * out_block);
+                out.store(acc[j][c], to[j] + c * out_block);
             }
         }
     }

@@ -533,6 +533,7 @@ unsafe fn multiply_with<V: Lanes>(v: &[f32], u: &[f32], m: &mut [f32], product: 
     let (u_plane, m_plane) = (plane(co, ci), plane(co, stride));
     let runs: Vec<usize> = (0..ci / LANES).map(|block| block * v_stride * LANES).collect();
     let blocks = co / LANES;
+    let m = &Shared::new(m);
     for point in 0..POINTS {
         let (v, u) = (&v[point * v_plane..], &u[point * u_plane..]);
         let mut block = 0;
