@@ -54,14 +54,17 @@ pub fn force(isa: Isa) {
 macro_rules! dispatch {
     ($(#[$meta:meta])* unsafe fn $name:ident = $kernel:ident($($arg:ident: $type:ty),* $(,)?) $(-> $out:ty)?) => {
         $(#[$meta])*
+        #[allow(clippy::too_many_arguments)] // as many as the kernel has
         #[inline]
         unsafe fn $name($($arg: $type),*) $(-> $out)? {
             #[cfg(target_arch = "x86_64")]
             {
+                #[allow(clippy::too_many_arguments)] // as above
                 #[target_feature(enable = "avx512f")]
                 unsafe fn avx512($($arg: $type),*) $(-> $out)? {
                     unsafe { $kernel::<crate::lanes::Avx512>($($arg),*) }
                 }
+                #[allow(clippy::too_many_arguments)] // as above
                 #[target_feature(enable = "avx2,fma")]
                 unsafe fn avx2($($arg: $type),*) $(-> $out)? {
                     unsafe { $kernel::<crate::lanes::Avx2>($($arg),*) }

@@ -286,7 +286,8 @@ fn unaligned_slices_give_the_same_values() {
     let _turn = turn();
     for c in shapes() {
         let (x, w, dy) = (random(c.x_len() + 1, 5), random(c.w_len() + 1, 6), random(c.y_len() + 1, 7));
-        let plain = ours(c, &x[1..].to_vec(), &w[1..].to_vec(), &dy[1..].to_vec());
+        let moved = [&x, &w, &dy].map(|values| values[1..].to_vec());
+        let plain = ours(c, &moved[0], &moved[1], &moved[2]);
         let [mut y, mut dx, mut dw] = [c.y_len(), c.x_len(), c.w_len()].map(|len| vec![9.0; len + 1]);
         conv2d(c, &x[1..], &w[1..], &mut y[1..]);
         conv2d_input_grad(c, &dy[1..], &w[1..], &mut dx[1..]);

@@ -76,11 +76,10 @@ fn channels_last(tensor: &FlexTensor) -> Option<FlexTensor> {
 /// The tensor as one that nobody else holds and whose memory is all its own.
 fn owned(tensor: FlexTensor) -> FlexTensor {
     let tensor = packed(tensor);
-    let len = values(&tensor).len();
-    if tensor.is_unique() && tensor.bytes().len() == len * size_of::<f32>() {
+    if tensor.is_unique() && tensor.bytes().len() == size_of_val(values(&tensor)) {
         return tensor;
     }
-    let mut copy = Buffer::new(len);
+    let mut copy = Buffer::new(values(&tensor).len());
     copy.copy_from_slice(values(&tensor));
     pooled(copy, &dims(&tensor))
 }
