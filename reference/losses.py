@@ -1,4 +1,4 @@
-"""losses.safetensors, losses.json: SogCLR variants, SimCLR, DCL and multi-crop SogCLR, step by step."""
+"""losses.safetensors, losses.json: every loss step by step, and multi-crop SogCLR."""
 
 import math
 
@@ -15,6 +15,10 @@ CONFIGS = [
     {"tau": 0.01, "gamma": 0.5, "epsilon": 0.0},
 ]
 SOGCLR = ["default", "algorithm1", "released", "tf"]
+LABELS = torch.tensor([0, 1, 0, 2, 1, 2, 2, 0, 1, 0])  # of the N samples
+SIGMA, ALPHA, PRIOR = 0.5, 64.0, 0.1
+# iSogCLR: rho, eta, beta, clip, range
+INDIVIDUAL = {"rho": 0.3, "rate": 0.05, "beta": 0.7, "clip": 3.0, "range": [0.005, 0.7]}
 INF = float("inf")
 
 
@@ -92,15 +96,78 @@ def simclr(s, positive, negatives, tau):
     return loss, (-positive + tau * log_estimate(s, negatives, tau)).mean()
 
 
+def log_negatives(s, negatives, tau):
+    return (s / tau).masked_fill(~negatives, -INF).logsumexp(1)
+
+
 def dcl(s, positive, negatives, tau):
-    return ((s / tau).masked_fill(~negatives, -INF).logsumexp(1) - positive / tau).mean()
+    return (log_negatives(s, negatives, tau) - positive / tau).mean()
+
+
+def dclw(s, positive, negatives, tau):
+    """w_i = 2 - B softmax_i(s⁺/σ) over the samples of a view"""
+    weight = 2 - B * (positive.view(2, B) / SIGMA).softmax(1).view(-1)
+    return (log_negatives(s, negatives, tau) - weight * positive / tau).mean()
+
+
+def flatnce(s, positive, negatives, tau):
+    """exp(v - sg(v)) - 1, plus the cross-entropy without gradient"""
+    v = log_negatives(s, negatives, tau) - positive / tau
+    return (torch.expm1(v - v.detach()) + torch.nn.functional.softplus(v).detach()).mean()
+
+
+def simo(s, positive, negatives, tau):
+    """-s⁺/τ + ln(e^{s⁺/τ} + α/K Σ e^{s⁻/τ})"""
+    margin = math.log(ALPHA / (2 * B - 2))
+    return (torch.logaddexp(positive / tau, log_negatives(s, negatives, tau) + margin) - positive / tau).mean()
+
+
+def debiased(s, positive, negatives, tau):
+    """-ln e⁺/(e⁺ + max((Σe⁻ - τ₊ N e⁺)/(1 - τ₊), N e^{-1/τ}))"""
+    count, e = 2 * B - 2, (positive / tau).exp()
+    total = ((s / tau).exp() * negatives).sum(1)
+    estimate = ((total - PRIOR * count * e) / (1 - PRIOR)).clamp(min=count * math.exp(-1 / tau))
+    return ((e + estimate) / e).log().mean()
+
+
+def classes(s, ids):
+    """mean similarity to the positives, negatives, by label"""
+    label = LABELS[ids].repeat(2)
+    same = label[:, None] == label[None, :]
+    positives = same & ~torch.eye(2 * B, dtype=torch.bool)
+    return (s * positives).sum(1) / positives.sum(1), ~same
+
+
+def supcon(s, ids, tau):
+    positive, _ = classes(s, ids)
+    self = torch.eye(2 * B, dtype=torch.bool)
+    return ((s / tau).masked_fill(self, -INF).logsumexp(1) - positive / tau).mean()
+
+
+def isogclr(s, positive, negatives, log_u, tau, tau_grad, ids, gamma):
+    """-> loss, objective, ln u, τ, v of the batch's samples; SogCLR's default with τ_i"""
+    own = tau[ids].repeat(2)[:, None]
+    log_g = log_estimate(s, negatives, own).detach()
+    old = log_u[ids]
+    weight = torch.where(old.isnan().repeat(2), log_g, log_mix(gamma, old.nan_to_num(0.0).repeat(2), log_g))
+    new = torch.logaddexp(weight[:B], weight[B:]) - math.log(2)
+    loss = surrogate(s, positive, negatives, weight, own)
+    p = (s / own - negatives.double().sum(1, keepdim=True).log() - weight[:, None]).masked_fill(~negatives, -INF).exp()
+    grad = (weight + INDIVIDUAL["rho"] - (p * s / own).sum(1)).detach().view(2, B).mean(0)
+    grad = grad.clamp(-INDIVIDUAL["clip"], INDIVIDUAL["clip"])
+    v = (1 - INDIVIDUAL["beta"]) * tau_grad[ids] + INDIVIDUAL["beta"] * grad
+    moved = (tau[ids] - INDIVIDUAL["rate"] * v).clamp(*INDIVIDUAL["range"])
+    objective = (-positive[:B] + tau[ids] * (new + INDIVIDUAL["rho"])).mean()
+    return loss, objective, new, moved, v
 
 
 def run(kind, z_a, z_b, ids, config):
     tau, gamma = config["tau"], config["gamma"]
     epsilon = config["epsilon"] if kind == "algorithm1" else 0.0
     log_u = torch.full((N,), float("nan"), dtype=torch.float64)
-    steps = {key: [] for key in ["loss", "objective", "grad_a", "grad_b", "log_u"]}
+    own_tau, tau_grad = torch.full((N,), tau, dtype=torch.float64), torch.zeros(N, dtype=torch.float64)
+    steps = {key: [] for key in ["loss", "objective", "grad_a", "grad_b", "log_u", "tau"]}
+    plain = {"dcl": dcl, "dclw": dclw, "flatnce": flatnce, "simo": simo, "debiased": debiased}
     for t in range(T):
         a, b = z_a[t].double().requires_grad_(), z_b[t].double().requires_grad_()
         s, positive, negatives = two_views(a, b)
@@ -112,8 +179,23 @@ def run(kind, z_a, z_b, ids, config):
         elif kind == "simclr":
             loss, objective = simclr(s, positive, negatives, tau)
             steps["objective"].append(objective)
+        elif kind == "sogclr_labels":
+            positive, negatives = classes(s, ids[t])
+            loss, _, new = sogclr("default", s, positive, negatives, log_u, ids[t], tau, gamma, 0.0)
+            log_u = log_u.index_copy(0, ids[t], new)
+            steps["log_u"].append(log_u.float())
+        elif kind == "isogclr":
+            out = isogclr(s, positive, negatives, log_u, own_tau, tau_grad, ids[t], gamma)
+            loss, objective, new, moved, v = out
+            log_u, own_tau = log_u.index_copy(0, ids[t], new), own_tau.index_copy(0, ids[t], moved)
+            tau_grad = tau_grad.index_copy(0, ids[t], v)
+            steps["log_u"].append(log_u.float())
+            steps["tau"].append(own_tau.float())
+            steps["objective"].append(objective)
+        elif kind == "supcon":
+            loss = supcon(s, ids[t], tau)
         else:
-            loss = dcl(s, positive, negatives, tau)
+            loss = plain[kind](s, positive, negatives, tau)
         grad_a, grad_b = torch.autograd.grad(loss, [a, b])
         steps["loss"].append(loss)
         steps["grad_a"].append(grad_a.float())
@@ -160,7 +242,7 @@ def multicrop():
 def main():
     z_a, z_b, ids = inputs()
     tensors = {"z_a": z_a, "z_b": z_b, "ids": ids}
-    kinds = SOGCLR + ["simclr", "dcl"]
+    kinds = SOGCLR + ["simclr", "dcl", "dclw", "flatnce", "simo", "debiased", "supcon", "sogclr_labels", "isogclr"]
     for kind in kinds:
         for k, config in enumerate(CONFIGS):
             for key, value in run(kind, z_a, z_b, ids, config).items():
@@ -170,7 +252,20 @@ def main():
     save_tensors("losses.safetensors", tensors)
     save_json(
         "losses.json",
-        {"samples": N, "batch": B, "dim": D, "steps": T, "kinds": kinds, "configs": CONFIGS, "multicrop": crop_config},
+        {
+            "samples": N,
+            "batch": B,
+            "dim": D,
+            "steps": T,
+            "kinds": kinds,
+            "configs": CONFIGS,
+            "labels": LABELS.tolist(),
+            "sigma": SIGMA,
+            "alpha": ALPHA,
+            "prior": PRIOR,
+            "individual": INDIVIDUAL,
+            "multicrop": crop_config,
+        },
     )
 
 

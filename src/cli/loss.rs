@@ -18,13 +18,13 @@ const MAX_SAMPLES: usize = 1 << 30;
 /// Evaluate a loss on embeddings from a file, to check it against another program.
 ///
 /// IN holds `z_a` and `z_b` [B, d] (raw; they are normalised inside), and optionally `ids` [B] i64 and `log_u` [n]
-/// (NaN: never seen). More than two views are `views_0`, `views_1`, … instead. OUT gets `loss`, `objective`, `grad_a`
+/// (NaN: never seen), and `labels` [B] i64 for methods that use them. More than two views are `views_0`, `views_1`, … instead. OUT gets `loss`, `objective`, `grad_a`
 /// and `grad_b` (or `grad_views_0`, …) with respect to the raw embeddings, and the new `log_u`.
 #[derive(Args)]
 pub struct LossVerb {
     /// Safetensors file with the embeddings
     input: PathBuf,
-    /// sogclr or simclr
+    /// sogclr, simclr, dcl, flatnce, simo, isogclr, debiased or supcon
     #[arg(long, value_name = "NAME", default_value = "sogclr")]
     method: String,
     /// τ
@@ -59,6 +59,11 @@ impl LossVerb {
         if ids.len() != batch {
             return Err(wrong(format!("ids has {} entries for {batch} rows", ids.len())));
         }
+        let labels = load_ids(&self.input, "labels")?;
+        if labels.as_ref().is_some_and(|labels| labels.len() != batch) {
+            return Err(wrong(format!("labels does not have {batch} entries")));
+        }
+        let labels: Option<Vec<u32>> = labels.map(|all| all.into_iter().map(|label| label as u32).collect());
         let samples = ids.iter().max().map_or(0, |max| max.saturating_add(1));
         if samples > MAX_SAMPLES {
             return Err(wrong(format!("ids go up to {}; at most {MAX_SAMPLES} samples", samples - 1)));
@@ -90,7 +95,7 @@ impl LossVerb {
         let input = LossInput {
             sets: &sets,
             ids: &ids,
-            labels: None,
+            labels: labels.as_deref(),
             large_views,
             ours: 0..batch,
             state: &state,

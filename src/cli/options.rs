@@ -21,7 +21,7 @@ pub struct RunOptions {
     /// Side of the crops in pixels; follows the images unless given
     #[arg(long, value_name = "PIXELS")]
     pub image_size: Option<usize>,
-    /// sogclr or simclr
+    /// sogclr, simclr, dcl, flatnce, simo, isogclr, debiased or supcon (needs labels)
     #[arg(long, value_name = "NAME")]
     pub method: Option<String>,
     /// resnet8, 14, 20, 32, 56 (small images), resnet18, 34, 50, 101 or 152
@@ -51,12 +51,15 @@ pub struct RunOptions {
 }
 
 impl RunOptions {
-    /// Recipe, then `--set`, then flags.
+    /// Recipe, then `--method`, then `--set`, whose keys are that method's, then the other flags.
     pub fn overrides(&self) -> Result<Overrides, CliError> {
         let mut overrides = match &self.config {
             Some(path) => Overrides::from_file(path)?,
             None => Overrides::default(),
         };
+        if let Some(method) = &self.method {
+            overrides.lay("method.kind", toml::Value::String(method.clone()));
+        }
         for assignment in &self.sets {
             overrides.set(assignment)?;
         }
@@ -69,7 +72,6 @@ impl RunOptions {
             ("data.classes", path(&self.classes)),
             ("data.limit", number(self.limit)),
             ("data.image_size", number(self.image_size)),
-            ("method.kind", word(&self.method)),
             ("encoder.name", word(&self.encoder)),
             ("train.batch", number(self.batch)),
             ("train.epochs", number(self.epochs)),

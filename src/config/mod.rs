@@ -92,6 +92,18 @@ impl RunConfig {
     pub fn resolve(overrides: &Overrides) -> Result<(Self, Dataset), ConfigError> {
         let (config, data) = defaults::resolve(overrides)?;
         config.validate(data.train.len())?;
+        if config.method.needs_labels() {
+            let method = config.method.name();
+            let problem = match data.classes.len() {
+                _ if !data.train.is_labelled() => "the data has none: sort the images into one folder for each class",
+                0 | 1 => "the data has one class only: there is nothing to contrast",
+                _ => return Ok((config, data)),
+            };
+            return Err(ConfigError::Value {
+                key: "method".into(),
+                problem: format!("{method} needs labels, and {problem}"),
+            });
+        }
         Ok((config, data))
     }
 

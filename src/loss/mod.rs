@@ -5,14 +5,22 @@
 //!
 //! Adding one: a new file here, one line below, and a method that names it (`crate::method`).
 
+mod dcl;
+mod debiased;
+mod flatnce;
 mod ntxent;
 mod sets;
 mod sogclr;
+mod supcon;
 mod views;
 
+pub use dcl::Dcl;
+pub use debiased::Debiased;
+pub use flatnce::FlatNce;
 pub use ntxent::NtXent;
 pub use sets::{EmbeddingSets, SetName};
-pub use sogclr::{Gamma, SogClr, Variant};
+pub use sogclr::{Gamma, Individual, SogClr, Variant};
+pub use supcon::SupCon;
 
 use crate::math::Matrix;
 use crate::state::{SampleState, StateUpdate};
@@ -55,6 +63,10 @@ pub enum LossError {
     Shape { set: SetName, rows: usize, dim: usize, want_rows: usize, want_dim: usize },
     #[error("embedding set {0} is missing")]
     Missing(SetName),
+    #[error("the method needs labels and the data has none: sort the images into one folder for each class")]
+    NoLabels,
+    #[error("all images of the batch have one label, so there is nothing to contrast: raise the batch size")]
+    OneClass,
     #[error(
         "the embedding of sample {sample} in set {set} is not finite: training diverged; \
          lower the learning rate or look for broken input"
@@ -62,6 +74,14 @@ pub enum LossError {
     NonFinite { set: SetName, sample: usize },
     #[error("the loss is not finite: training diverged; lower the learning rate")]
     NonFiniteLoss,
+}
+
+impl LossOutput {
+    /// A value and its gradients, without state.
+    fn stateless(loss: f64, objective: f64, grads: Vec<(SetName, Matrix)>, input: &LossInput) -> Self {
+        let update = StateUpdate { ids: input.ids.to_vec(), columns: Vec::new() };
+        Self { loss, objective, grads, parameter_grads: Vec::new(), update }
+    }
 }
 
 /// A contrastive loss.

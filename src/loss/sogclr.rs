@@ -6,7 +6,7 @@
 use super::views::Views;
 use super::{Loss, LossError, LossInput, LossOutput};
 use crate::math::{log_add_exp, log_mix, log_sum_exp, map_rows};
-use crate::state::{LOG_U, StateUpdate};
+use crate::state::{LOG_U, StateUpdate, TAU, TAU_GRAD};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -41,11 +41,18 @@ pub enum Gamma {
         /// Length of the fall; about half the run.
         epochs: usize,
     },
+    /// SCENT's γ_i = 1/(1 + exp(−ln u_i − c)): samples with a large normaliser forget faster.
+    Adaptive {
+        /// c; larger forgets faster.
+        offset: f64,
+    },
 }
 
 impl Gamma {
-    pub fn at(&self, epoch: usize) -> f64 {
+    /// γ in `epoch` for a sample whose average so far is `log_u`.
+    pub fn at(&self, epoch: usize, log_u: f64) -> f64 {
         match *self {
+            Gamma::Adaptive { offset } => 1.0 / (1.0 + (-log_u - offset).exp()),
             Gamma::Constant { value } => value,
             Gamma::Cosine { min, epochs } if epoch < epochs => {
                 let progress = epoch as f64 / epochs as f64;
@@ -64,6 +71,26 @@ pub struct SogClr {
     pub variant: Variant,
     /// ε₀ = ε′/|S_i| added to u in the weight (below eq. 10); 0 leaves it out.
     pub epsilon: f64,
+    /// Positives are all views of the anchor's label, negatives those of other labels.
+    pub by_label: bool,
+    /// iSogCLR: every sample learns a temperature of its own, from `temperature`.
+    pub individual: Option<Individual>,
+}
+
+/// How individual temperatures move: τ_i −= η·v_i with v_i = (1−β)v_i + β·clip(∂F/∂τ_i).
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Individual {
+    /// ρ: the larger, the lower the temperatures.
+    pub rho: f64,
+    /// η, the step size.
+    pub rate: f64,
+    /// β, the weight of the new gradient.
+    pub beta: f64,
+    /// Largest gradient.
+    pub clip: f64,
+    /// Lowest and highest temperature.
+    pub range: [f64; 2],
 }
 
 /// Largest ln(ĝ/U) that weighs a gradient; e⁸⁰ leaves f32 room for the sums.
@@ -71,6 +98,10 @@ const MAX_LOG_RATIO: f64 = 80.0;
 
 /// What the first pass keeps of one anchor.
 struct Anchor {
+    /// τ of its sample
+    tau: f64,
+    /// ln |B_a|
+    log_count: f64,
     /// s⁺
     positive: f64,
     /// ln ĝ = ln 1/|B_a| Σ_{b∈B_a} exp(s_ab/τ)   eq. (2)
@@ -86,14 +117,22 @@ struct Normalisers {
 }
 
 impl SogClr {
-    fn anchors(&self, views: &Views) -> Vec<Anchor> {
-        let tau = self.temperature;
-        let log_count = (views.negatives() as f64).ln();
+    /// τ_i of each sample of the batch.
+    fn temperatures(&self, input: &LossInput) -> Vec<f64> {
+        let own = |&id: &usize| match self.individual {
+            Some(_) => input.state.seen(TAU, id).unwrap_or(self.temperature),
+            None => self.temperature,
+        };
+        input.ids.iter().map(own).collect()
+    }
+
+    fn anchors(&self, views: &Views, temperatures: &[f64]) -> Vec<Anchor> {
         map_rows(views.z.view(), &views.z, |a, s| {
+            let (tau, log_count) = (temperatures[views.sample(a)], (views.negatives(a) as f64).ln());
             let scaled = views.negatives_of(a).map(|b| f64::from(s[b]) / tau);
             let log_sum = log_sum_exp(scaled);
             let pushed = views.negatives_of(a).map(|b| f64::from(s[b])).map(|s| (s / tau - log_sum).exp() * s).sum();
-            Anchor { positive: views.positive_similarity(a, &s), log_g: log_sum - log_count, pushed }
+            Anchor { tau, log_count, positive: views.positive_similarity(a, &s), log_g: log_sum - log_count, pushed }
         })
     }
 
@@ -102,15 +141,13 @@ impl SogClr {
         let log_g = |a: usize| anchors[a].log_g;
         let log_views = (views.views as f64).ln();
         let previous: Vec<Option<f64>> = input.ids.iter().map(|&id| input.state.seen(LOG_U, id)).collect();
-        let mut gamma = self.gamma.at(input.epoch);
-        if self.variant == Variant::Released && previous.iter().all(Option::is_none) {
-            gamma = 1.0;
-        }
+        let forgets_all = self.variant == Variant::Released && previous.iter().all(Option::is_none);
         let mut out = Normalisers { anchors: vec![0.0; anchors.len()], samples: Vec::with_capacity(views.samples) };
         for (i, previous) in previous.into_iter().enumerate() {
             let rows = views.rows_of(i);
             // ln ½(ĝ_a + ĝ_a′)
             let log_g_sample = log_sum_exp(rows.clone().map(log_g)) - log_views;
+            let gamma = if forgets_all { 1.0 } else { self.gamma.at(input.epoch, previous.unwrap_or(log_g_sample)) };
             let log_u = match self.variant {
                 Variant::Algorithm1 => {
                     // Deviation: u₀ = 0 would make the first weight infinite; an unseen sample uses its own ĝ.
@@ -140,17 +177,44 @@ impl SogClr {
     }
 }
 
+impl Individual {
+    /// New temperatures and averaged gradients of the batch's samples:
+    /// ∂F/∂τ_i = ln u_i + ρ − Σ_b p_ib·s_ib/τ_i, p_ib = exp(s_ib/τ_i)/(|B_i|·u_i), the mean over the views.
+    fn step(
+        &self,
+        views: &Views,
+        anchors: &[Anchor],
+        normalisers: &Normalisers,
+        temperatures: &[f64],
+        input: &LossInput,
+    ) -> [(&'static str, Vec<f32>); 2] {
+        let (mut taus, mut grads) = (Vec::new(), Vec::new());
+        for (i, (&id, &tau)) in input.ids.iter().zip(temperatures).enumerate() {
+            let of_view = |a: usize| {
+                let (anchor, log_u) = (&anchors[a], normalisers.anchors[a]);
+                log_u + self.rho - (anchor.log_g - log_u).exp() * anchor.pushed / tau
+            };
+            let gradient = views.rows_of(i).map(of_view).sum::<f64>() / views.views as f64;
+            let old = input.state.seen(TAU_GRAD, id).unwrap_or(0.0);
+            let average = (1.0 - self.beta) * old + self.beta * gradient.clamp(-self.clip, self.clip);
+            taus.push((tau - self.rate * average).clamp(self.range[0], self.range[1]) as f32);
+            grads.push(average as f32);
+        }
+        [(TAU, taus), (TAU_GRAD, grads)]
+    }
+}
+
 impl Loss for SogClr {
     fn columns(&self) -> &'static [&'static str] {
-        &[LOG_U]
+        if self.individual.is_some() { &[LOG_U, TAU, TAU_GRAD] } else { &[LOG_U] }
     }
 
     fn forward(&self, input: &LossInput) -> Result<LossOutput, LossError> {
-        let tau = self.temperature;
-        let views = Views::new(input)?;
-        let anchors = self.anchors(&views);
+        let views = if self.by_label { Views::by_label(input)? } else { Views::new(input)? };
+        let temperatures = self.temperatures(input);
+        let anchors = self.anchors(&views, &temperatures);
         let normalisers = self.normalisers(&views, &anchors, input);
-        let (count, mean) = (views.negatives() as f64, 1.0 / views.anchors() as f64);
+        let mean = 1.0 / views.anchors() as f64;
 
         // loss = 1/(2B) Σ_a [ −s⁺_a + Σ_{b∈B_a} sg(exp(s_ab/τ)/(|B_a|·U_a))·s_ab ]
         let loss: f64 = anchors
@@ -158,14 +222,15 @@ impl Loss for SogClr {
             .zip(&normalisers.anchors)
             .map(|(a, log_u)| -a.positive + (a.log_g - log_u).exp() * a.pushed)
             .sum();
-        // mean_i(−s⁺_i + τ·ln u_i)
+        // mean_i(−s⁺_i + τ_i·ln u_i), and τ_i·ρ for temperatures that are learned
+        let rho = self.individual.map_or(0.0, |individual| individual.rho);
         let objective: f64 = normalisers
             .samples
             .iter()
             .enumerate()
             .map(|(i, log_u)| {
                 let positive: f64 = views.rows_of(i).map(|a| anchors[a].positive).sum();
-                tau * log_u - positive / views.views as f64
+                temperatures[i] * (log_u + rho) - positive / views.views as f64
             })
             .sum();
 
@@ -175,26 +240,31 @@ impl Loss for SogClr {
             .anchors
             .iter()
             .zip(&anchors)
-            .map(|(log_u, a)| ((a.log_g - log_u).min(MAX_LOG_RATIO) - a.log_g - count.ln()) as f32)
+            .map(|(log_u, a)| ((a.log_g - log_u).min(MAX_LOG_RATIO) - a.log_g - a.log_count) as f32)
             .collect();
-        let (tau32, mean32) = (tau as f32, mean as f32);
+        let tau32: Vec<f32> = anchors.iter().map(|a| a.tau as f32).collect();
+        let mean32 = mean as f32;
         let grads = views.backward(|a, mut s| {
             for b in views.negatives_of(a) {
-                let logit = s[b] / tau32;
-                s[b] = mean32 * ((logit + log_weight[a]).exp() + (logit + log_weight[b]).exp());
+                let weight = |row: usize| (s[b] / tau32[row] + log_weight[row]).exp();
+                s[b] = mean32 * (weight(a) + weight(b));
             }
-            for b in views.rows_of(views.sample(a)) {
+            for b in views.class_of(a) {
                 s[b] = -mean32 * (views.positive_weight(a, b) + views.positive_weight(b, a));
             }
         });
 
         let log_u = normalisers.samples.iter().map(|&v| v as f32).collect();
+        let mut columns = vec![(LOG_U, log_u)];
+        if let Some(individual) = &self.individual {
+            columns.extend(individual.step(&views, &anchors, &normalisers, &temperatures, input));
+        }
         Ok(LossOutput {
             loss: loss * mean,
             objective: objective / views.samples as f64,
             grads,
             parameter_grads: Vec::new(),
-            update: StateUpdate { ids: input.ids.to_vec(), columns: vec![(LOG_U, log_u)] },
+            update: StateUpdate { ids: input.ids.to_vec(), columns },
         })
     }
 }

@@ -2,11 +2,23 @@
 //!
 //! Adding one: a new file with its configuration, and its name in [`MethodConfig`].
 
+mod dcl;
+mod debiased;
+mod flatnce;
+mod isogclr;
 mod simclr;
+mod simo;
 mod sogclr;
+mod supcon;
 
+pub use dcl::DclConfig;
+pub use debiased::DebiasedConfig;
+pub use flatnce::FlatnceConfig;
+pub use isogclr::IsogclrConfig;
 pub use simclr::SimclrConfig;
+pub use simo::SimoConfig;
 pub use sogclr::SogclrConfig;
+pub use supcon::SupconConfig;
 
 use crate::augment::Preset;
 use crate::encoder::{Model, NamedTensors, ParamError};
@@ -24,40 +36,79 @@ pub enum MethodConfig {
     Sogclr(SogclrConfig),
     /// NT-Xent, the baseline that wants large batches.
     Simclr(SimclrConfig),
+    /// NT-Xent without the positive in the denominator; SogCLR without memory.
+    Dcl(DclConfig),
+    /// FlatNCE: DCL's gradient.
+    Flatnce(FlatnceConfig),
+    /// NT-Xent with EqCo's margin: few negatives act like many.
+    Simo(SimoConfig),
+    /// SogCLR with a learned temperature for each sample.
+    Isogclr(IsogclrConfig),
+    /// NT-Xent corrected for false negatives.
+    Debiased(DebiasedConfig),
+    /// Supervised contrastive loss; needs labels.
+    Supcon(SupconConfig),
+}
+
+/// Does the same for the configuration of every method.
+macro_rules! each {
+    ($method:expr, $config:ident => $body:expr) => {
+        match $method {
+            MethodConfig::Sogclr($config) => $body,
+            MethodConfig::Simclr($config) => $body,
+            MethodConfig::Dcl($config) => $body,
+            MethodConfig::Flatnce($config) => $body,
+            MethodConfig::Simo($config) => $body,
+            MethodConfig::Isogclr($config) => $body,
+            MethodConfig::Debiased($config) => $body,
+            MethodConfig::Supcon($config) => $body,
+        }
+    };
 }
 
 impl MethodConfig {
-    pub const NAMES: &[&str] = &["sogclr", "simclr"];
+    pub const NAMES: &[&str] = &["sogclr", "simclr", "dcl", "flatnce", "simo", "isogclr", "debiased", "supcon"];
 
     /// The method's defaults for data of this kind; `None` for an unknown name.
     pub fn defaults(name: &str, preset: Preset) -> Option<Self> {
-        match name {
-            "sogclr" => Some(Self::Sogclr(SogclrConfig::defaults(preset))),
-            "simclr" => Some(Self::Simclr(SimclrConfig::defaults(preset))),
-            _ => None,
-        }
+        Some(match name {
+            "sogclr" => Self::Sogclr(SogclrConfig::defaults(preset)),
+            "simclr" => Self::Simclr(SimclrConfig::defaults(preset)),
+            "dcl" => Self::Dcl(DclConfig::defaults(preset)),
+            "flatnce" => Self::Flatnce(FlatnceConfig::defaults(preset)),
+            "simo" => Self::Simo(SimoConfig::defaults(preset)),
+            "isogclr" => Self::Isogclr(IsogclrConfig::defaults(preset)),
+            "debiased" => Self::Debiased(DebiasedConfig::defaults(preset)),
+            "supcon" => Self::Supcon(SupconConfig::defaults(preset)),
+            _ => return None,
+        })
     }
 
     pub fn name(&self) -> &'static str {
         match self {
             Self::Sogclr(_) => "sogclr",
             Self::Simclr(_) => "simclr",
+            Self::Dcl(_) => "dcl",
+            Self::Flatnce(_) => "flatnce",
+            Self::Simo(_) => "simo",
+            Self::Isogclr(_) => "isogclr",
+            Self::Debiased(_) => "debiased",
+            Self::Supcon(_) => "supcon",
         }
     }
 
     /// What is wrong with the values, as (key, problem).
     pub fn check(&self) -> Result<(), (String, String)> {
-        match self {
-            Self::Sogclr(config) => config.check(),
-            Self::Simclr(config) => config.check(),
-        }
+        each!(self, config => config.check())
+    }
+
+    /// Whether the method looks at labels.
+    pub fn needs_labels(&self) -> bool {
+        matches!(self, Self::Supcon(_)) || matches!(self, Self::Sogclr(config) if config.by_label)
     }
 
     pub fn build(&self) -> Box<dyn Method> {
-        match self {
-            Self::Sogclr(config) => Box::new(config.build()),
-            Self::Simclr(config) => Box::new(config.build()),
-        }
+        each!(self, config => Box::new(config.build()))
     }
 }
 

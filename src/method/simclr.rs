@@ -24,6 +24,6 @@ impl SimclrConfig {
     }
 
     pub(super) fn build(&self) -> impl Method + use<> {
-        LossOnly(NtXent { temperature: self.temperature })
+        LossOnly(NtXent { temperature: self.temperature, alpha: None })
     }
 }

@@ -7,6 +7,10 @@ use std::collections::BTreeMap;
 /// The moving average u of eq. (9), stored as ln u.
 pub const LOG_U: &str = "log_u";
 
+/// iSogCLR's temperature of a sample, and the moving average of its gradient.
+pub const TAU: &str = "tau";
+pub const TAU_GRAD: &str = "tau_grad";
+
 /// Columns of one value per training sample.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SampleState {

@@ -29,6 +29,10 @@ const CASES: &[(&[&str], &str)] = &[
     (&["--set", "augment.jitter.hue=nan"], "augment.jitter"),
     (&["--set", "augment.mean=[nan, 0, 0]"], "augment.mean"),
     (&["--method", "byol"], "known methods are sogclr, simclr"),
+    (&["--method", "simo", "--set", "method.alpha=0"], "method.alpha"),
+    (&["--method", "debiased", "--set", "method.prior=1"], "method.prior"),
+    (&["--method", "dcl", "--set", "method.sigma=-1"], "method.sigma"),
+    (&["--method", "isogclr", "--set", "method.temperature=0.9"], "method.temperature"),
     (&["--encoder", "vgg"], "vgg"),
     (&["--device", "tpu"], "tpu"),
     (&["--limit", "99999"], "10000 training images"),
@@ -171,6 +175,11 @@ fn folders_that_are_not_runs_and_data_without_labels_are_refused() {
     image::RgbImage::new(8, 8).save(loose.join("a.png")).unwrap();
     let (code, text) = failure(sogclr().args(["eval", "linear"]).arg(&run).arg(&loose));
     assert!(code == 2 && text.contains("no labels"), "{text}");
+    image::RgbImage::new(8, 8).save(loose.join("b.png")).unwrap();
+    let out = root.path().join("supcon");
+    let supcon = ["--limit", "2", "--batch", "2", "--method", "supcon", "--out"];
+    let (code, text) = failure(sogclr().args(TINY).arg(&loose).args(supcon).arg(&out));
+    assert!(code == 2 && text.contains("needs labels") && !out.exists(), "{text}");
     let (code, text) = failure(sogclr().args(["eval", "knn", "-k", "0"]).arg(&run));
     assert!(code == 2 && text.contains("-k"), "{text}");
     std::fs::write(run.join("encoder.safetensors"), b"garbage").unwrap();

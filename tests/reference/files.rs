@@ -20,6 +20,10 @@ impl Golden {
         Self(std::fs::read(path(name)).unwrap())
     }
 
+    pub fn has(&self, name: &str) -> bool {
+        SafeTensors::deserialize(&self.0).unwrap().tensor(name).is_ok()
+    }
+
     pub fn get(&self, name: &str) -> ArrayD<f64> {
         let file = SafeTensors::deserialize(&self.0).unwrap();
         let view = file.tensor(name).unwrap_or_else(|_| panic!("no golden tensor {name}"));

@@ -1,8 +1,11 @@
 //! Losses against a plain f64 loop written from the formulas, finite differences, and invariances.
 
-use crate::losses::evaluate;
+use crate::losses::{evaluate, evaluate_labelled};
 use proptest::prelude::*;
-use sogclr::loss::{EmbeddingSets, Gamma, Loss, LossError, LossInput, NtXent, SetName, SogClr, Variant};
+use sogclr::loss::{
+    Dcl, Debiased, EmbeddingSets, FlatNce, Gamma, Loss, LossError, LossInput, LossOutput, NtXent, SetName, SogClr,
+    SupCon, Variant,
+};
 use sogclr::math::{Matrix, SampleRng, UnitRows};
 use sogclr::state::{LOG_U, SampleState, StateUpdate};
 
@@ -12,7 +15,14 @@ fn embeddings(seed: u64, batch: usize, dim: usize) -> Vec<Matrix> {
 }
 
 fn sogclr(temperature: f64, gamma: f64) -> SogClr {
-    SogClr { temperature, gamma: Gamma::Constant { value: gamma }, variant: Variant::Default, epsilon: 0.0 }
+    SogClr {
+        temperature,
+        gamma: Gamma::Constant { value: gamma },
+        variant: Variant::Default,
+        epsilon: 0.0,
+        by_label: false,
+        individual: None,
+    }
 }
 
 fn unit(rows: &Matrix) -> Vec<Vec<f64>> {
@@ -94,7 +104,8 @@ fn sogclr_equals_the_f64_loop() {
 fn ntxent_equals_the_f64_loop() {
     let (tau, batch) = (0.3, 4);
     let raw = embeddings(9, batch, 6);
-    let (out, _) = evaluate(&NtXent { temperature: tau }, &raw, &[0, 1, 2, 3], &SampleState::new(4, &[]), 2);
+    let (out, _) =
+        evaluate(&NtXent { temperature: tau, alpha: None }, &raw, &[0, 1, 2, 3], &SampleState::new(4, &[]), 2);
     let all = Loop::new(&raw);
     let rows = 2 * batch;
     let expected: f64 = (0..rows)
@@ -136,7 +147,7 @@ fn sogclr_gradient_is_the_finite_difference_of_the_surrogate() {
 #[test]
 fn ntxent_gradient_is_the_finite_difference_of_the_loss() {
     let raw = embeddings(6, 4, 5);
-    let loss = NtXent { temperature: 0.4 };
+    let loss = NtXent { temperature: 0.4, alpha: None };
     let state = SampleState::new(4, &[]);
     let value = |raw: &[Matrix]| evaluate(&loss, raw, &[0, 1, 2, 3], &state, 2).0.loss;
     let (_, grads) = evaluate(&loss, &raw, &[0, 1, 2, 3], &state, 2);
@@ -209,7 +220,7 @@ proptest! {
             _ => {}
         }
         let mut state = SampleState::new(4, &[LOG_U]);
-        for loss in [&sogclr(temperature, gamma) as &dyn Loss, &NtXent { temperature }] {
+        for loss in [&sogclr(temperature, gamma) as &dyn Loss, &NtXent { temperature, alpha: None }] {
             for _ in 0..3 {
                 let (out, grads) = evaluate(loss, &raw, &[0, 1, 2, 3], &state, 2);
                 prop_assert!(out.loss.is_finite() && out.objective.is_finite());
@@ -244,7 +255,7 @@ proptest! {
         let order = [3, 0, 4, 1, 2];
         let permuted: Vec<Matrix> = raw.iter().map(|m| m.select(ndarray::Axis(0), &order)).collect();
         let state = SampleState::from_columns(5, [(LOG_U.to_owned(), vec![0.1, 0.9, f32::NAN, -1.0, 2.0])].into());
-        for loss in [&sogclr(0.1, 0.7) as &dyn Loss, &NtXent { temperature: 0.1 }] {
+        for loss in [&sogclr(0.1, 0.7) as &dyn Loss, &NtXent { temperature: 0.1, alpha: None }] {
             let columns = loss.columns();
             let (a, grads_a) = evaluate(loss, &raw, &[0, 1, 2, 3, 4], &state, 2);
             let (b, grads_b) = evaluate(loss, &permuted, &order, &state, 2);
@@ -264,4 +275,94 @@ proptest! {
             }
         }
     }
+}
+
+/// Every loss that has no state, with a temperature.
+fn stateless(temperature: f64) -> Vec<(&'static str, Box<dyn Loss>)> {
+    vec![
+        ("simclr", Box::new(NtXent { temperature, alpha: None })),
+        ("simo", Box::new(NtXent { temperature, alpha: Some(500.0) })),
+        ("dcl", Box::new(Dcl { temperature, sigma: None })),
+        ("dclw", Box::new(Dcl { temperature, sigma: Some(0.5) })),
+        ("debiased", Box::new(Debiased { temperature, prior: 0.05 })),
+        ("supcon", Box::new(SupCon { temperature })),
+    ]
+}
+
+const LABELS: [u32; 4] = [0, 1, 0, 2];
+
+fn evaluate_four(loss: &dyn Loss, raw: &[Matrix]) -> (LossOutput, Vec<Matrix>) {
+    evaluate_labelled(loss, raw, &[0, 1, 2, 3], Some(&LABELS), &SampleState::new(4, loss.columns()), 2)
+}
+
+#[test]
+fn gradients_are_finite_differences_of_every_stateless_loss() {
+    let raw = embeddings(11, 4, 5);
+    for (name, loss) in stateless(0.4) {
+        let (_, grads) = evaluate_four(loss.as_ref(), &raw);
+        println!("{name}");
+        assert_finite_difference(&raw, &grads, |raw| evaluate_four(loss.as_ref(), raw).0.loss);
+    }
+}
+
+#[test]
+fn limits_tie_the_losses_together() {
+    let raw = embeddings(12, 4, 6);
+    let temperature = 0.3;
+    let same = |label: &str, a: &dyn Loss, b: &dyn Loss, value: bool| {
+        let ((a, da), (b, db)) = (evaluate_four(a, &raw), evaluate_four(b, &raw));
+        assert!(!value || (a.loss - b.loss).abs() < 1e-6, "{label}: {} vs {}", a.loss, b.loss);
+        for (da, db) in da.iter().flatten().zip(db.iter().flatten()) {
+            assert!((da - db).abs() < 1e-6, "{label}: {da} vs {db}");
+        }
+    };
+    let ntxent = NtXent { temperature, alpha: None };
+    // K = 2(B−1) negatives.
+    same("SiMo with α = K", &NtXent { temperature, alpha: Some(6.0) }, &ntxent, true);
+    same("debiased with τ₊ = 0", &Debiased { temperature, prior: 0.0 }, &ntxent, true);
+    same("FlatNCE's gradient is DCL's", &FlatNce { temperature }, &Dcl { temperature, sigma: None }, false);
+    // Every image a class of its own: one positive.
+    let unique = [0_u32, 1, 2, 3];
+    let state = SampleState::new(4, &[]);
+    let (supcon, grads) = evaluate_labelled(&SupCon { temperature }, &raw, &[0, 1, 2, 3], Some(&unique), &state, 2);
+    let (plain, plain_grads) = evaluate_four(&ntxent, &raw);
+    assert!((supcon.loss - plain.loss).abs() < 1e-6);
+    assert!(grads.iter().flatten().zip(plain_grads.iter().flatten()).all(|(a, b)| (a - b).abs() < 1e-6));
+    let by_label = SogClr { by_label: true, ..sogclr(temperature, 0.7) };
+    let state = SampleState::new(4, &[LOG_U]);
+    let (labelled, _) = evaluate_labelled(&by_label, &raw, &[0, 1, 2, 3], Some(&unique), &state, 2);
+    let (plain, _) = evaluate(&sogclr(temperature, 0.7), &raw, &[0, 1, 2, 3], &state, 2);
+    assert!((labelled.loss - plain.loss).abs() < 1e-9);
+}
+
+#[test]
+fn every_loss_is_finite_at_a_hundredth() {
+    let raw = embeddings(13, 4, 3);
+    for (name, loss) in stateless(0.01) {
+        let (out, grads) = evaluate_four(loss.as_ref(), &raw);
+        assert!(out.loss.is_finite() && out.objective.is_finite(), "{name}");
+        assert!(grads.iter().flatten().all(|g| g.is_finite()), "{name}");
+    }
+}
+
+#[test]
+fn labels_that_cannot_be_contrasted_are_refused() {
+    let raw = embeddings(14, 4, 3);
+    let sets = raw.iter().enumerate().map(|(k, m)| (SetName::View(k), UnitRows::new(m.clone()))).collect();
+    let (sets, state) = (EmbeddingSets::new(sets), SampleState::new(4, &[]));
+    let forward = |labels: Option<&[u32]>| {
+        let input =
+            LossInput { sets: &sets, ids: &[0, 1, 2, 3], labels, large_views: 2, ours: 0..4, state: &state, epoch: 0 };
+        SupCon { temperature: 0.1 }.forward(&input).map(|_| ()).unwrap_err()
+    };
+    assert_eq!(forward(None), LossError::NoLabels);
+    assert_eq!(forward(Some(&[5, 5, 5, 5])), LossError::OneClass);
+}
+
+/// SCENT: γ_i = 1/(1 + exp(−ln u_i − c)).
+#[test]
+fn adaptive_gamma_follows_its_formula() {
+    let gamma = Gamma::Adaptive { offset: 2.0 };
+    assert!((gamma.at(0, -2.0) - 0.5).abs() < 1e-12);
+    assert!(gamma.at(9, 5.0) > gamma.at(0, 0.0) && gamma.at(0, 5.0) < 1.0);
 }

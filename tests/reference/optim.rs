@@ -89,7 +89,7 @@ fn schedules_equal_their_formulas() {
     let table = &golden["cosine_gamma"];
     let gamma = Gamma::Cosine { min: table["gamma_min"].as_f64().unwrap(), epochs: 5 };
     for (epoch, want) in table["gamma"].as_array().unwrap().iter().enumerate() {
-        assert!((gamma.at(epoch) - want.as_f64().unwrap()).abs() < 1e-12, "epoch {epoch}");
+        assert!((gamma.at(epoch, 0.0) - want.as_f64().unwrap()).abs() < 1e-12, "epoch {epoch}");
     }
     let table = &golden["scaling"];
     for (k, batch) in table["batch"].as_array().unwrap().iter().enumerate() {

@@ -1,0 +1,77 @@
+//! Debiased contrastive loss: −ln e⁺/(e⁺ + N_g), where N_g = max((Σe⁻ − τ₊N·e⁺)/(1 − τ₊), N·e^(−1/τ)) takes the share τ₊
+//! of false negatives out of the sum. e^(1/τ) is far from f64's limit for every τ that is allowed.
+
+use super::views::Views;
+use super::{Loss, LossError, LossInput, LossOutput};
+use crate::math::map_rows;
+
+#[derive(Clone, Debug)]
+pub struct Debiased {
+    pub temperature: f64,
+    /// τ₊, the share of negatives that are of the anchor's own class.
+    pub prior: f64,
+}
+
+/// Coefficients of one anchor with one positive.
+struct Anchor {
+    loss: f64,
+    objective: f64,
+    /// ∂loss/∂s⁺ of each positive: that of positive b is `pull(e⁺_b)`; kept as the parts that do not depend on b.
+    sum: f64,
+    count: f64,
+    /// Σ over positives of 1/(D·(1 − τ₊)) where N_g is not clamped: what multiplies e⁻/τ.
+    push: f64,
+}
+
+impl Debiased {
+    /// (N_g, whether it is clamped) for the sum of negatives and one positive's e⁺
+    fn negatives(&self, sum: f64, count: f64, positive: f64) -> (f64, bool) {
+        let estimate = (sum - self.prior * count * positive) / (1.0 - self.prior);
+        let least = count * (-1.0 / self.temperature).exp();
+        if estimate > least { (estimate, false) } else { (least, true) }
+    }
+}
+
+impl Loss for Debiased {
+    fn columns(&self) -> &'static [&'static str] {
+        &[]
+    }
+
+    fn forward(&self, input: &LossInput) -> Result<LossOutput, LossError> {
+        let (tau, prior) = (self.temperature, self.prior);
+        let views = Views::new(input)?;
+        let anchors = map_rows(views.z.view(), &views.z, |a, s| {
+            let e = |b: usize| (f64::from(s[b]) / tau).exp();
+            let (sum, count) = (views.negatives_of(a).map(e).sum::<f64>(), views.negatives(a) as f64);
+            let positives = views.positive_count(a) as f64;
+            let (mut loss, mut push) = (0.0, 0.0);
+            for b in views.positives(a) {
+                let (negatives, is_clamped) = self.negatives(sum, count, e(b));
+                let all = e(b) + negatives;
+                loss += (all / e(b)).ln() / positives;
+                push += if is_clamped { 0.0 } else { 1.0 / (all * (1.0 - prior)) / positives };
+            }
+            let objective = -views.positive_similarity(a, &s) + tau * (sum / count).ln();
+            Anchor { loss, objective, sum, count, push }
+        });
+        let mean = 1.0 / views.anchors() as f64;
+        let loss: f64 = anchors.iter().map(|a| a.loss).sum();
+        let objective: f64 = anchors.iter().map(|a| a.objective).sum();
+        let scale = mean / tau;
+        let grads = views.gradient(|a, b, s| {
+            let (e, anchor) = ((f64::from(s) / tau).exp(), &anchors[a]);
+            let weight = views.positive_weight(a, b);
+            if weight > 0.0 {
+                // −1 + e⁺/D·(1 − τ₊N/(1 − τ₊)), the last part only where N_g follows e⁺
+                let (negatives, is_clamped) = self.negatives(anchor.sum, anchor.count, e);
+                let follows = if is_clamped { 0.0 } else { prior * anchor.count / (1.0 - prior) };
+                (scale * f64::from(weight) * (e / (e + negatives) * (1.0 - follows) - 1.0)) as f32
+            } else if views.is_negative(a, b) {
+                (scale * anchor.push * e) as f32
+            } else {
+                0.0
+            }
+        });
+        Ok(LossOutput::stateless(loss * mean, objective * mean, grads, input))
+    }
+}

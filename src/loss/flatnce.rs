@@ -1,0 +1,53 @@
+//! FlatNCE: exp(v − sg(v)) − 1 with v = ln Σ_neg exp((s − s⁺)/τ). Its value is always 0 and its gradient that of DCL; the
+//! value reported is the cross-entropy ln(1 + e^v), which tells how far the positive stands out.
+
+use super::views::Views;
+use super::{Loss, LossError, LossInput, LossOutput};
+use crate::math::{log_add_exp, log_sum_exp, map_rows};
+
+#[derive(Clone, Debug)]
+pub struct FlatNce {
+    pub temperature: f64,
+}
+
+struct Anchor {
+    positive: f64,
+    log_negatives: f64,
+    cross_entropy: f64,
+}
+
+impl Loss for FlatNce {
+    fn columns(&self) -> &'static [&'static str] {
+        &[]
+    }
+
+    fn forward(&self, input: &LossInput) -> Result<LossOutput, LossError> {
+        let tau = self.temperature;
+        let views = Views::new(input)?;
+        let anchors = map_rows(views.z.view(), &views.z, |a, s| {
+            let log_negatives = log_sum_exp(views.negatives_of(a).map(|b| f64::from(s[b]) / tau));
+            let each = views.positives(a).map(|b| log_add_exp(0.0, log_negatives - f64::from(s[b]) / tau));
+            let cross_entropy = each.sum::<f64>() / views.positive_count(a) as f64;
+            Anchor { positive: views.positive_similarity(a, &s), log_negatives, cross_entropy }
+        });
+        let mean = 1.0 / views.anchors() as f64;
+        let loss: f64 = anchors.iter().map(|a| a.cross_entropy).sum();
+        let log_count = |a: usize| (views.negatives(a) as f64).ln();
+        let objective: f64 =
+            anchors.iter().enumerate().map(|(a, x)| -x.positive + tau * (x.log_negatives - log_count(a))).sum();
+
+        // ∇ exp(v − sg(v)) = ∇v: softmax over the negatives, and −1 in all on the positives.
+        let (tau32, scale) = (tau as f32, (mean / tau) as f32);
+        let log_negatives: Vec<f32> = anchors.iter().map(|a| a.log_negatives as f32).collect();
+        let grads = views.backward(|a, mut s| {
+            for b in views.negatives_of(a) {
+                let logit = s[b] / tau32;
+                s[b] = scale * ((logit - log_negatives[a]).exp() + (logit - log_negatives[b]).exp());
+            }
+            for b in views.class_of(a) {
+                s[b] = -scale * (views.positive_weight(a, b) + views.positive_weight(b, a));
+            }
+        });
+        Ok(LossOutput::stateless(loss * mean, objective * mean, grads, input))
+    }
+}

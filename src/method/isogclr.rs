@@ -1,0 +1,57 @@
+//! iSogCLR: SogCLR with a learned temperature for each sample, kept in the state beside u.
+
+use super::sogclr::check_gamma;
+use super::{LossOnly, Method, check_temperature};
+use crate::augment::Preset;
+use crate::loss::{Gamma, Individual, SogClr, Variant};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct IsogclrConfig {
+    /// τ of every sample at the start.
+    pub temperature: f64,
+    /// γ, the weight of the new estimate in u.
+    pub gamma: Gamma,
+    pub individual: Individual,
+}
+
+impl IsogclrConfig {
+    pub(super) fn defaults(_: Preset) -> Self {
+        let individual = Individual { rho: 0.3, rate: 0.01, beta: 0.9, clip: 3.0, range: [0.05, 0.7] };
+        Self { temperature: 0.1, gamma: Gamma::Constant { value: 0.8 }, individual }
+    }
+
+    pub(super) fn check(&self) -> Result<(), (String, String)> {
+        check_temperature(self.temperature)?;
+        check_gamma(&self.gamma)?;
+        let Individual { rho, rate, beta, clip, range: [low, high] } = self.individual;
+        let wrong = |key: &str, problem: String| Err((format!("method.individual.{key}"), problem));
+        if !(0.005..=10.0).contains(&low) || !(low..=10.0).contains(&high) {
+            return wrong("range", format!("is {low}–{high}; it must rise within 0.005–10"));
+        }
+        if !(low..=high).contains(&self.temperature) {
+            let problem = format!("is {}; it must lie in the range {low}–{high}", self.temperature);
+            return Err(("method.temperature".into(), problem));
+        }
+        if !(beta > 0.0 && beta <= 1.0) {
+            return wrong("beta", format!("is {beta}; it must be above 0 and at most 1"));
+        }
+        if !(rate >= 0.0 && clip >= 0.0 && rho.is_finite() && rate.is_finite()) {
+            return wrong("rate", format!("is {rate} with clip {clip} and rho {rho}; use finite numbers from 0"));
+        }
+        Ok(())
+    }
+
+    pub(super) fn build(&self) -> impl Method + use<> {
+        LossOnly(SogClr {
+            temperature: self.temperature,
+            gamma: self.gamma,
+            variant: Variant::Default,
+            epsilon: 0.0,
+            by_label: false,
+            individual: Some(self.individual),
+        })
+    }
+}
