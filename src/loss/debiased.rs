@@ -12,14 +12,15 @@ pub struct Debiased {
     pub prior: f64,
 }
 
-/// Coefficients of one anchor with one positive.
+/// What one anchor's row gives.
 struct Anchor {
     loss: f64,
     objective: f64,
-    /// ∂loss/∂s⁺ of each positive: that of positive b is `pull(e⁺_b)`; kept as the parts that do not depend on b.
+    /// Σe⁻
     sum: f64,
+    /// N
     count: f64,
-    /// Σ over positives of 1/(D·(1 − τ₊)) where N_g is not clamped: what multiplies e⁻/τ.
+    /// Mean over the positives of 1/((e⁺ + N_g)(1 − τ₊)), 0 where N_g is clamped: what multiplies e⁻/τ.
     push: f64,
 }
 

@@ -16,7 +16,7 @@ pub(super) struct Views {
     pub views: usize,
     large: usize,
     ours: Range<usize>,
-    /// The class of each sample.
+    /// The class of each row.
     class: Vec<usize>,
     /// How many samples share each sample's class.
     class_size: Vec<usize>,
@@ -61,6 +61,7 @@ impl Views {
         let z = concatenate(Axis(0), &blocks).expect("views have one shape");
         let class_size = class.iter().map(|c| class.iter().filter(|other| *other == c).count()).collect();
         let (views, large, ours) = (sets.len(), input.large_views, input.ours.clone());
+        let class = class.repeat(views);
         Ok(Self { z, samples, views, large, ours, class, class_size })
     }
 
@@ -79,7 +80,7 @@ impl Views {
     }
 
     fn is_same_class(&self, a: usize, b: usize) -> bool {
-        self.class[self.sample(a)] == self.class[self.sample(b)]
+        self.class[a] == self.class[b]
     }
 
     pub fn is_negative(&self, a: usize, b: usize) -> bool {
