@@ -5,7 +5,7 @@ mod step;
 mod usage;
 
 pub use kernels::{KernelReport, LayerReport, measure_kernels};
-pub use step::{StepBench, StepReport};
+pub use step::{StepBench, StepReport, WARM_UP};
 pub use usage::{cpu_seconds, peak_rss_mb};
 
 /// The middle of `values`; of two, the upper one.

@@ -18,7 +18,7 @@ use std::time::Instant;
 /// Samples that have a u; a batch visits the first of them.
 const SAMPLES: usize = 50_000;
 /// Steps that are not counted.
-const WARM_UP: usize = 3;
+pub const WARM_UP: usize = 3;
 
 /// What to measure.
 pub struct StepBench {

@@ -2,7 +2,7 @@
 
 use super::error::CliError;
 use super::progress::counter;
-use crate::bench::{StepBench, measure_kernels};
+use crate::bench::{StepBench, WARM_UP, measure_kernels};
 use crate::config::DeviceName;
 use crate::encoder::{EncoderConfig, EncoderName, HeadConfig};
 use crate::report::table;
@@ -88,7 +88,7 @@ impl Step {
         let head = HeadConfig::for_features(encoder.feature_dim());
         let device = open_device(self.work.device)?;
         let (batch, image_size) = (self.work.batch, self.work.image_size);
-        let bar = counter("steps", self.steps + 3);
+        let bar = counter("steps", self.steps + WARM_UP);
         let bench = StepBench { encoder, head, batch, image_size, steps: self.steps, device };
         let report = bench.run(|| bar.inc(1)).map_err(|error| CliError::Failed(error.to_string()))?;
         bar.finish_and_clear();

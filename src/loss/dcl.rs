@@ -57,22 +57,11 @@ impl Loss for Dcl {
         let mean = 1.0 / views.anchors() as f64;
         // −w_a·s⁺_a/τ + ln Σ_neg exp(s/τ)
         let loss: f64 = anchors.iter().zip(&weights).map(|(a, (w, _))| a.log_negatives - w * a.positive / tau).sum();
-        let log_count = |a: usize| (views.negatives(a) as f64).ln();
         let objective: f64 =
-            anchors.iter().enumerate().map(|(a, x)| -x.positive + tau * (x.log_negatives - log_count(a))).sum();
+            anchors.iter().enumerate().map(|(a, x)| views.objective(a, x.positive, x.log_negatives, tau)).sum();
 
-        let (tau32, scale) = (tau as f32, (mean / tau) as f32);
         let log_negatives: Vec<f32> = anchors.iter().map(|a| a.log_negatives as f32).collect();
-        let grads = views.backward(|a, mut s| {
-            for b in views.negatives_of(a) {
-                let logit = s[b] / tau32;
-                s[b] = scale * ((logit - log_negatives[a]).exp() + (logit - log_negatives[b]).exp());
-            }
-            for b in views.class_of(a) {
-                let pull = |a: usize, b: usize| weights[a].1 as f32 * views.positive_weight(a, b);
-                s[b] = scale * (pull(a, b) + pull(b, a));
-            }
-        });
+        let grads = views.decoupled_gradient(&log_negatives, tau, |a| weights[a].1 as f32);
         Ok(LossOutput::stateless(loss * mean, objective * mean, grads, input))
     }
 }

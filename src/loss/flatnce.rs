@@ -32,22 +32,12 @@ impl Loss for FlatNce {
         });
         let mean = 1.0 / views.anchors() as f64;
         let loss: f64 = anchors.iter().map(|a| a.cross_entropy).sum();
-        let log_count = |a: usize| (views.negatives(a) as f64).ln();
         let objective: f64 =
-            anchors.iter().enumerate().map(|(a, x)| -x.positive + tau * (x.log_negatives - log_count(a))).sum();
+            anchors.iter().enumerate().map(|(a, x)| views.objective(a, x.positive, x.log_negatives, tau)).sum();
 
         // ∇ exp(v − sg(v)) = ∇v: softmax over the negatives, and −1 in all on the positives.
-        let (tau32, scale) = (tau as f32, (mean / tau) as f32);
         let log_negatives: Vec<f32> = anchors.iter().map(|a| a.log_negatives as f32).collect();
-        let grads = views.backward(|a, mut s| {
-            for b in views.negatives_of(a) {
-                let logit = s[b] / tau32;
-                s[b] = scale * ((logit - log_negatives[a]).exp() + (logit - log_negatives[b]).exp());
-            }
-            for b in views.class_of(a) {
-                s[b] = -scale * (views.positive_weight(a, b) + views.positive_weight(b, a));
-            }
-        });
+        let grads = views.decoupled_gradient(&log_negatives, tau, |_| -1.0);
         Ok(LossOutput::stateless(loss * mean, objective * mean, grads, input))
     }
 }

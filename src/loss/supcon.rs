@@ -36,9 +36,8 @@ impl Loss for SupCon {
         });
         let mean = 1.0 / views.anchors() as f64;
         let loss: f64 = anchors.iter().map(|a| a.log_all - a.positive / tau).sum();
-        let log_count = |a: usize| (views.negatives(a) as f64).ln();
         let objective: f64 =
-            anchors.iter().enumerate().map(|(a, x)| -x.positive + tau * (x.log_negatives - log_count(a))).sum();
+            anchors.iter().enumerate().map(|(a, x)| views.objective(a, x.positive, x.log_negatives, tau)).sum();
 
         let (tau32, scale) = (tau as f32, (mean / tau) as f32);
         let log_all: Vec<f32> = anchors.iter().map(|a| a.log_all as f32).collect();

@@ -125,6 +125,30 @@ impl Views {
         sum / self.positive_count(a) as f64
     }
 
+    /// Anchor a's share of the batch's estimate of the global objective: −s⁺ + τ·ln ĝ, from ln Σ_neg exp(s/τ).
+    pub fn objective(&self, a: usize, positive: f64, log_negatives: f64, tau: f64) -> f64 {
+        -positive + tau * (log_negatives - (self.negatives(a) as f64).ln())
+    }
+
+    /// The gradient of the mean over anchors of ln Σ_neg exp(s/τ) + pull_a·s⁺_a/τ, the positive outside the sum.
+    pub fn decoupled_gradient(
+        &self,
+        log_negatives: &[f32],
+        tau: f64,
+        pull: impl Fn(usize) -> f32 + Sync,
+    ) -> Vec<(SetName, Matrix)> {
+        let (tau32, scale) = (tau as f32, (1.0 / self.anchors() as f64 / tau) as f32);
+        self.backward(|a, mut s| {
+            for b in self.negatives_of(a) {
+                let logit = s[b] / tau32;
+                s[b] = scale * ((logit - log_negatives[a]).exp() + (logit - log_negatives[b]).exp());
+            }
+            for b in self.class_of(a) {
+                s[b] = scale * (pull(a) * self.positive_weight(a, b) + pull(b) * self.positive_weight(b, a));
+            }
+        })
+    }
+
     /// The gradient of Σ_ab c_ab·s_ab for the rows of `ours`, one matrix for each view. `fill(a, s_row)` turns the
     /// similarities of anchor a into c_ab + c_ba, since z_a is anchor in one and key in the other.
     pub fn backward(&self, fill: impl Fn(usize, ArrayViewMut1<f32>) + Sync) -> Vec<(SetName, Matrix)> {

@@ -55,8 +55,8 @@ pub fn norm_apply(x: &[f32], residual: Option<&[f32]>, scale: &[f32], shift: &[f
     });
 }
 
-/// Gradients of `norm_apply` after `norm_stats`. `y` is the output, whose sign is ReLU's mask. `dy` becomes dx; where dx
-/// goes elsewhere, `dy` becomes the residual's gradient: dy where the mask is open. `x` and `dx` may be one buffer.
+/// Gradients of `norm_apply` after `norm_stats`. `y` is the output, whose sign is ReLU's mask. [`NormInput`] says
+/// where dx goes; the residual's gradient is dy where the mask is open.
 pub fn norm_backward(
     mut x: NormInput,
     y: Option<&[f32]>,
