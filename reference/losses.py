@@ -1,4 +1,4 @@
-"""losses.safetensors, losses.json: every loss step by step, and multi-crop SogCLR."""
+"""losses.safetensors, losses.json: every loss step by step, multi-crop SogCLR, and losses with keys and a queue."""
 
 import math
 
@@ -239,6 +239,60 @@ def multicrop():
     return tensors, {"views": views, "large": large, "batch": batch, "tau": tau, "gamma": gamma}
 
 
+QUEUE = 7
+KEYED = ["moco", "simo_keys", "infomin", "nnclr"]
+
+
+def keyed_inputs(z_a, z_b):
+    """keys, predictions and jigsaw embeddings [T, B, D], and the first queue [K, D]"""
+    g = torch.Generator().manual_seed(31)
+    near = lambda z: z + 0.8 * torch.randn(T, B, D, generator=g)
+    return {
+        "k_b": near(z_b),
+        "p_a": near(z_a),
+        "p_b": near(z_b),
+        "z_jigsaw": near(z_a),
+        "queue": normalize(torch.randn(QUEUE, D, generator=g), dim=1),
+    }
+
+
+def contrast_keys(q, k, negatives, tau, margin):
+    """mean_i -ln e⁺/(e⁺ + margin Σe⁻);  negatives [B, K] of similarities, -inf where there is none"""
+    positive = (q * k).sum(1) / tau
+    return (torch.logaddexp(positive, (negatives / tau).logsumexp(1) + math.log(margin)) - positive).mean()
+
+
+def keyed(kind, z_a, z_b, more, tau):
+    """Each step's loss and gradients; the queue's oldest rows are replaced after it."""
+    queue, next_row = more["queue"].double(), 0
+    leaves = {"moco": ["z_a"], "simo_keys": ["z_a"], "infomin": ["z_a", "z_jigsaw"], "nnclr": ["p_a", "p_b"]}[kind]
+    steps = {key: [] for key in ["loss"] + [f"grad_{leaf}" for leaf in leaves]}
+    for t in range(T):
+        raw = {"z_a": z_a[t], "z_b": z_b[t]} | {name: value[t] for name, value in more.items() if name != "queue"}
+        raw = {name: value.double().requires_grad_() for name, value in raw.items()}
+        unit = {name: normalize(value, dim=1) for name, value in raw.items()}
+        k = unit["k_b"].detach()
+        if kind == "simo_keys":
+            others = (unit["z_a"] @ k.T).masked_fill(torch.eye(B, dtype=torch.bool), -INF)
+            loss = contrast_keys(unit["z_a"], k, others, tau, ALPHA / (B - 1))
+        elif kind == "nnclr":
+            loss = 0
+            for view, prediction in [("z_a", "p_b"), ("z_b", "p_a")]:
+                nearest = queue[(unit[view].detach() @ queue.T).argmax(1)]
+                logits = nearest @ unit[prediction].T / tau
+                loss = loss + 0.5 * torch.nn.functional.cross_entropy(logits, torch.arange(B))
+        else:
+            queries = ["z_a"] if kind == "moco" else ["z_a", "z_jigsaw"]
+            loss = sum(contrast_keys(unit[q], k, unit[q] @ queue.T, tau, 1.0) for q in queries) / len(queries)
+        for leaf, grad in zip(leaves, torch.autograd.grad(loss, [raw[leaf] for leaf in leaves])):
+            steps[f"grad_{leaf}"].append(grad.float())
+        steps["loss"].append(loss.detach())
+        for row in unit["z_a"].detach() if kind == "nnclr" else k:
+            queue = queue.index_copy(0, torch.tensor([next_row]), row[None])
+            next_row = (next_row + 1) % QUEUE
+    return {key: torch.stack(values) for key, values in steps.items()} | {"queue": queue.float()}
+
+
 def main():
     z_a, z_b, ids = inputs()
     tensors = {"z_a": z_a, "z_b": z_b, "ids": ids}
@@ -249,6 +303,12 @@ def main():
                 tensors[f"{kind}.c{k}.{key}"] = value
     crops, crop_config = multicrop()
     tensors |= {f"multicrop.{key}": value for key, value in crops.items()}
+    more = keyed_inputs(z_a, z_b)
+    tensors |= {f"keyed.{name}": value for name, value in more.items()}
+    for kind in KEYED:
+        for k, config in enumerate(CONFIGS):
+            for key, value in keyed(kind, z_a, z_b, more, config["tau"]).items():
+                tensors[f"{kind}.c{k}.{key}"] = value
     save_tensors("losses.safetensors", tensors)
     save_json(
         "losses.json",
@@ -258,6 +318,7 @@ def main():
             "dim": D,
             "steps": T,
             "kinds": kinds,
+            "keyed": KEYED,
             "configs": CONFIGS,
             "labels": LABELS.tolist(),
             "sigma": SIGMA,

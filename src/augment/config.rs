@@ -1,5 +1,6 @@
 //! Augmentation settings and the presets of the paper's sources.
 
+use super::RandAugment;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -15,6 +16,8 @@ pub enum Preset {
     Grey,
     /// MoCo v2.
     Mocov2,
+    /// InfoMin: jitter strength 1, blur and RandAugment.
+    Infomin,
 }
 
 /// `count` crops of one size.
@@ -54,6 +57,32 @@ pub struct Blur {
     pub sigma: [f64; 2],
 }
 
+/// A grid of tiles, cut from one large crop and shuffled.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Jigsaw {
+    /// Tiles on each side.
+    pub grid: usize,
+    /// Smallest and largest share of the image's area that is cut up.
+    pub scale: [f64; 2],
+}
+
+impl Jigsaw {
+    pub fn tiles(&self) -> usize {
+        self.grid * self.grid
+    }
+
+    /// Side of a cell: InfoMin's 255 pixels for views of 224, in the same proportion for other views.
+    pub fn cell_size(&self, view: usize) -> usize {
+        (view * 255).div_ceil(224 * self.grid)
+    }
+
+    /// Side of the tile drawn inside a cell: InfoMin's 64 of 85 pixels.
+    pub fn tile_size(&self, view: usize) -> usize {
+        (self.cell_size(view) * 64).div_ceil(85)
+    }
+}
+
 /// How views are made of an image.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -68,6 +97,12 @@ pub struct AugmentConfig {
     /// Probability of greyscale.
     pub grey: f64,
     pub blur: Blur,
+    /// Random operations after blur; absent: none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rand_augment: Option<RandAugment>,
+    /// Tiles for InfoMin's jigsaw; absent: none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub jigsaw: Option<Jigsaw>,
     /// Channel means subtracted after the other operations.
     pub mean: [f32; 3],
     /// Channel standard deviations divided by.
@@ -100,13 +135,43 @@ impl AugmentConfig {
                 let strength = Jitter { probability: 0.8, brightness: 0.4, contrast: 0.4, saturation: 0.4, hue: 0.1 };
                 ([0.2, 1.0], strength, 0.2, blur(0.5), imagenet)
             }
+            Preset::Infomin => ([0.2, 1.0], jitter(1.0), 0.2, blur(0.5), imagenet),
         };
         let views = vec![CropGroup { count: 2, size, scale }];
-        Self { preset, views, flip: 0.5, jitter, grey, blur, mean, std }
+        let rand_augment = (preset == Preset::Infomin).then(RandAugment::infomin);
+        Self { preset, views, flip: 0.5, jitter, grey, blur, rand_augment, jigsaw: None, mean, std }
+    }
+
+    /// Crops of these counts and sizes. A single size keeps the preset's share of the area; several take multi-crop's.
+    pub fn set_views(&mut self, groups: &[(usize, usize)]) {
+        const LARGE: [f64; 2] = [0.14, 1.0];
+        const SMALL: [f64; 2] = [0.05, 0.14];
+        let single = self.views[0].scale;
+        let scale = |index: usize| match (groups.len(), index) {
+            (1, _) => single,
+            (_, 0) => LARGE,
+            _ => SMALL,
+        };
+        let groups = groups.iter().enumerate();
+        self.views = groups.map(|(index, &(count, size))| CropGroup { count, size, scale: scale(index) }).collect();
     }
 
     /// Crops of each image over all groups.
     pub fn view_count(&self) -> usize {
         self.views.iter().map(|group| group.count).sum()
+    }
+}
+
+/// Counts and sizes of crops from a text such as `2x224` or `4x160+2x96`.
+pub fn parse_views(text: &str) -> Result<Vec<(usize, usize)>, String> {
+    let group = |part: &str| {
+        let (count, size) = part.trim().split_once('x')?;
+        Some((count.parse().ok().filter(|count| *count > 0)?, size.parse().ok()?))
+    };
+    let groups: Option<Vec<(usize, usize)>> = text.split('+').map(group).collect();
+    match groups {
+        Some(groups) if groups.is_sorted_by(|a, b| a.1 > b.1) => Ok(groups),
+        Some(_) => Err(format!("is {text:?}; the sizes must fall, large crops first: 4x160+2x96")),
+        None => Err(format!("is {text:?}; write counts and sizes of crops, large ones first: 2x224 or 4x160+2x96")),
     }
 }

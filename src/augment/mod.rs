@@ -6,12 +6,17 @@ mod colour;
 mod config;
 mod crop;
 mod pipeline;
+mod rand_augment;
 
 pub use blur::gaussian_blur;
 pub use colour::{brightness, contrast, greyscale, hue, saturation};
-pub use config::{AugmentConfig, Blur, CropGroup, Jitter, Preset};
+pub use config::{AugmentConfig, Blur, CropGroup, Jigsaw, Jitter, Preset, parse_views};
 pub use crop::{CropBox, Resizer};
 pub use pipeline::Augmenter;
+pub use rand_augment::{
+    RandAugment, autocontrast, equalise, invert, posterise, rand_augment, rotate, sharpness, shear_x, shear_y,
+    solarise, solarise_add, translate_x, translate_y,
+};
 
 use crate::data::Image;
 

@@ -1,6 +1,6 @@
-//! One view of one image: crop, flip, jitter, greyscale, blur, normalise.
+//! One view of one image: crop, flip, colour (jitter, greyscale, blur), normalise.
 
-use super::{AugmentConfig, CropBox, CropGroup, Jitter, Planes, Resizer, blur, colour};
+use super::{AugmentConfig, CropBox, CropGroup, Jigsaw, Jitter, Planes, Resizer, blur, colour, rand_augment};
 use crate::data::Image;
 use crate::math::SampleRng;
 
@@ -21,19 +21,49 @@ impl Augmenter {
     pub fn view(&mut self, image: &Image, group: &CropGroup, rng: &mut SampleRng, out: &mut [f32]) {
         let region = CropBox::random(image, group.scale, rng);
         self.crop_flip(image, region, group.size, rng);
+        self.colour(group.size, rng);
+        self.normalise(out);
+    }
+
+    /// Cuts a large crop into a grid and writes one tile of each cell, in random order; as in InfoMin, without colour
+    /// operations. `out[k]` is `[3, tile, tile]`.
+    pub fn jigsaw(&mut self, image: &Image, config: &Jigsaw, rng: &mut SampleRng, out: &mut [&mut [f32]]) {
+        let view = self.config.views[0].size;
+        let (cell, tile) = (config.cell_size(view), config.tile_size(view));
+        let region = CropBox::random(image, config.scale, rng);
+        let whole = self.resizer.crop_resize(image, region, config.grid * cell, config.grid * cell);
+        let flip = rng.chance(self.config.flip);
+        let mut order: Vec<usize> = (0..config.tiles()).collect();
+        rng.shuffle(&mut order);
+        for (place, out) in order.into_iter().zip(out) {
+            let mut offset = || rng.uniform(0.0, (cell - tile + 1) as f64) as usize;
+            let (top, left) = (place / config.grid * cell + offset(), place % config.grid * cell + offset());
+            self.planes.read(&CropBox { top, left, height: tile, width: tile }.cut(&whole));
+            if flip {
+                self.planes.flip();
+            }
+            self.normalise(out);
+        }
+    }
+
+    /// Jitter, blur, RandAugment and greyscale. SimCLR has greyscale before blur, with which it commutes; InfoMin has it
+    /// after RandAugment, with which it does not.
+    fn colour(&mut self, size: usize, rng: &mut SampleRng) {
         let config = &self.config;
         if rng.chance(config.jitter.probability) {
             jitter(&mut self.planes, &config.jitter, rng);
         }
-        if rng.chance(config.grey) {
-            colour::greyscale(&mut self.planes);
-        }
         if rng.chance(config.blur.probability) {
-            let kernel = (group.size / 10) | 1;
+            let kernel = (size / 10) | 1;
             let sigma = rng.uniform(config.blur.sigma[0], config.blur.sigma[1]);
             blur::gaussian_blur(&mut self.planes, kernel, sigma as f32, &mut self.scratch);
         }
-        self.normalise(out);
+        if let Some(operations) = &config.rand_augment {
+            rand_augment(&mut self.planes, operations, rng, &mut self.scratch);
+        }
+        if rng.chance(config.grey) {
+            colour::greyscale(&mut self.planes);
+        }
     }
 
     /// Random resized crop (area 0.08–1) and flip alone: training of the linear classifier.

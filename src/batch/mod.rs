@@ -3,6 +3,10 @@
 //! The order of samples is a function of (seed, epoch) and the pixels of (seed, epoch, sample, view): a run that
 //! starts in the middle of an epoch sees exactly what an uninterrupted one would.
 
+mod crops;
+
+pub use crops::Crops;
+
 use crate::augment::{AugmentConfig, Augmenter};
 use crate::data::{DataError, Split};
 use crate::math::{Purpose, SampleRng};
@@ -48,8 +52,10 @@ pub struct Batch {
     pub ours: Range<usize>,
     /// Classes of the global batch, where the data has them.
     pub labels: Option<Vec<u32>>,
-    /// One buffer for each crop group: `[count·ours, 3, size, size]`, view-major.
-    pub crops: Vec<Vec<f32>>,
+    /// The crop groups; the first holds the large ones.
+    pub crops: Vec<Crops>,
+    /// The tiles of a shuffled jigsaw, where the augmentation makes one.
+    pub tiles: Option<Crops>,
 }
 
 /// Makes batches on a thread of its own, with the pixels computed by the shared pool.
@@ -105,37 +111,51 @@ fn render(
     ours: Range<usize>,
 ) -> Result<Batch, DataError> {
     let share = ours.len();
-    let mut crops: Vec<Vec<f32>> =
-        augment.views.iter().map(|group| vec![0.0; group.count * share * 3 * group.size * group.size]).collect();
-    // slots[i] = the places of sample i's views, in every group
+    let mut crops: Vec<Crops> = augment.views.iter().map(|group| Crops::new(group.count, group.size, share)).collect();
+    let mut tiles = augment.jigsaw.as_ref().map(|jigsaw| {
+        let size = augment.views[0].size;
+        Crops::new(jigsaw.tiles(), jigsaw.tile_size(size), share)
+    });
+    // slots[i] = the places of sample i's views, in every group; jigsaws[i] = those of its tiles
     let mut slots: Vec<Vec<(usize, usize, &mut [f32])>> = (0..share).map(|_| Vec::new()).collect();
     let mut first_view = 0;
-    for (g, (group, buffer)) in augment.views.iter().zip(&mut crops).enumerate() {
-        for (place, out) in buffer.chunks_exact_mut(3 * group.size * group.size).enumerate() {
+    for (g, group) in crops.iter_mut().enumerate() {
+        let area = 3 * group.size * group.size;
+        for (place, out) in group.pixels.chunks_exact_mut(area).enumerate() {
             slots[place % share].push((g, first_view + place / share, out));
         }
         first_view += group.count;
     }
+    let mut jigsaws: Vec<Vec<&mut [f32]>> = (0..share).map(|_| Vec::new()).collect();
+    if let Some(tiles) = &mut tiles {
+        for (place, out) in tiles.pixels.chunks_exact_mut(3 * tiles.size * tiles.size).enumerate() {
+            jigsaws[place % share].push(out);
+        }
+    }
     let ours_ids = &ids[ours.clone()];
-    slots.into_par_iter().zip(ours_ids).try_for_each_init(
+    slots.into_par_iter().zip(jigsaws).zip(ours_ids).try_for_each_init(
         || Augmenter::new(augment),
-        |augmenter, (slots, &id)| {
+        |augmenter, ((slots, mut jigsaw), &id)| {
             let image = split.image(id)?;
             for (group, view, out) in slots {
                 let mut rng = SampleRng::augment(seed, epoch, id, view);
                 augmenter.view(&image, &augment.views[group], &mut rng, out);
             }
+            if let Some(config) = &augment.jigsaw {
+                let mut rng = SampleRng::augment(seed, epoch, id, first_view);
+                augmenter.jigsaw(&image, config, &mut rng, &mut jigsaw);
+            }
             Ok(())
         },
     )?;
     let labels = ids.iter().map(|&id| split.label(id)).collect();
-    Ok(Batch { step, epoch, ids, ours, labels, crops })
+    Ok(Batch { step, epoch, ids, ours, labels, crops, tiles })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::augment::{CropGroup, Preset};
+    use crate::augment::{CropGroup, Jigsaw, Preset};
     use crate::data::{DataConfig, Dataset};
 
     fn split() -> Arc<Split> {
@@ -146,7 +166,12 @@ mod tests {
     fn augment() -> AugmentConfig {
         let mut config = AugmentConfig::preset(Preset::Grey, 12);
         config.views.push(CropGroup { count: 1, size: 8, scale: [0.05, 0.14] });
+        config.jigsaw = Some(Jigsaw { grid: 3, scale: [0.6, 1.0] });
         config
+    }
+
+    fn pixels(batch: &Batch) -> Vec<&[f32]> {
+        batch.crops.iter().chain(&batch.tiles).map(|crops| crops.pixels.as_slice()).collect()
     }
 
     fn plan() -> BatchPlan {
@@ -158,20 +183,20 @@ mod tests {
         let whole = Loader::start(split(), augment(), plan(), 0, (0, 1));
         let all: Vec<Batch> = std::iter::from_fn(|| whole.next_batch()).map(Result::unwrap).collect();
         assert_eq!(all.len(), 12);
-        assert_eq!(all[0].crops[0].len(), 2 * 8 * 3 * 144);
+        assert_eq!(all[0].crops[0].pixels.len(), 2 * 8 * 3 * 144);
         let late = Loader::start(split(), augment(), plan(), 7, (0, 1));
         let batch = late.next_batch().unwrap().unwrap();
         assert_eq!((batch.step, batch.epoch), (7, 1));
         assert_eq!(batch.ids, all[7].ids);
-        assert_eq!(batch.crops, all[7].crops);
-        assert_ne!(all[0].crops, all[6].crops);
+        assert_eq!(pixels(&batch), pixels(&all[7]));
+        assert_ne!(pixels(&all[0]), pixels(&all[6]));
     }
 
     #[test]
     fn one_thread_and_three_make_the_same_pixels() {
         let render_with = |threads| {
             let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-            pool.install(|| render(&split(), &augment(), 1, 0, 0, (0..10).collect(), 0..10).unwrap().crops)
+            pool.install(|| pixels(&render(&split(), &augment(), 1, 0, 0, (0..10).collect(), 0..10).unwrap()).concat())
         };
         assert_eq!(render_with(1), render_with(3));
     }
@@ -181,7 +206,15 @@ mod tests {
         let whole = render(&split(), &augment(), 1, 0, 0, (0..8).collect(), 0..8).unwrap();
         let second = render(&split(), &augment(), 1, 0, 0, (0..8).collect(), 4..8).unwrap();
         let view = 3 * 12 * 12;
-        assert_eq!(second.crops[0][..4 * view], whole.crops[0][4 * view..8 * view], "view 0 of samples 4–7");
-        assert_eq!(second.crops[0][4 * view..], whole.crops[0][12 * view..16 * view], "view 1 of samples 4–7");
+        assert_eq!(
+            second.crops[0].pixels[..4 * view],
+            whole.crops[0].pixels[4 * view..8 * view],
+            "view 0 of samples 4–7"
+        );
+        assert_eq!(
+            second.crops[0].pixels[4 * view..],
+            whole.crops[0].pixels[12 * view..16 * view],
+            "view 1 of samples 4–7"
+        );
     }
 }

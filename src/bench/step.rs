@@ -1,13 +1,12 @@
 //! A whole training step on data that is already in memory: two views, forward, SogCLR loss, backward, SGD.
 
 use super::{cpu_seconds, median, peak_rss_mb};
-use crate::augment::{AugmentConfig, Preset};
-use crate::batch::Batch;
+use crate::batch::{Batch, Crops};
 use crate::comm::Solo;
 use crate::encoder::{EncoderConfig, HeadConfig, Model};
 use crate::loss::LossError;
 use crate::math::{Purpose, SampleRng};
-use crate::method::MethodConfig;
+use crate::method::{MethodConfig, Parts, Setting};
 use crate::optim::{Optimizer, OptimizerConfig, Sgd};
 use crate::state::SampleState;
 use crate::train::step;
@@ -17,6 +16,7 @@ use std::time::Instant;
 
 /// Samples that have a u; a batch visits the first of them.
 const SAMPLES: usize = 50_000;
+const VIEWS: usize = 2;
 /// Steps that are not counted.
 pub const WARM_UP: usize = 3;
 
@@ -46,28 +46,32 @@ impl StepBench {
         let mut model = Model::new(&self.encoder, &self.head, 0, &self.device.clone().autodiff());
         let sgd = Sgd { momentum: 0.9, nesterov: false, weight_decay: 1e-4 };
         let mut optimizer = Optimizer::new(OptimizerConfig::Sgd(sgd));
-        let mut method = MethodConfig::defaults("sogclr", Preset::Imagenet).expect("a known name").build();
+        let setting = Setting { is_small: false, is_grey: false, samples: SAMPLES, batch: self.batch };
+        let config = MethodConfig::defaults("sogclr", &setting).expect("a known name");
+        let device = self.device.clone().autodiff();
+        let mut method = config.spec().build(&Parts { encoder: &self.encoder, head: &self.head, seed: 0, device });
         let mut state = SampleState::new(SAMPLES.max(self.batch), method.loss().columns());
-        let augment = AugmentConfig::preset(Preset::Imagenet, self.image_size);
         let mut rng = SampleRng::new(0, Purpose::Augment, 0, 0, 0);
-        let count = augment.view_count() * self.batch * 3 * self.image_size * self.image_size;
+        let count = VIEWS * self.batch * 3 * self.image_size * self.image_size;
         let pixels: Vec<f32> = (0..count).map(|_| rng.uniform(-2.0, 2.0) as f32).collect();
+        let mut batch = Batch {
+            step: 0,
+            epoch: 0,
+            ids: (0..self.batch).collect(),
+            ours: 0..self.batch,
+            labels: None,
+            crops: vec![Crops { count: VIEWS, size: self.image_size, pixels }],
+            tiles: None,
+        };
         let mut times = Vec::with_capacity(self.steps);
         let mut cpu = None;
         for index in 0..WARM_UP + self.steps {
             if index == WARM_UP {
                 cpu = cpu_seconds();
             }
-            let batch = Batch {
-                step: index,
-                epoch: 0,
-                ids: (0..self.batch).collect(),
-                ours: 0..self.batch,
-                labels: None,
-                crops: vec![pixels.clone()],
-            };
+            batch.step = index;
             let start = Instant::now();
-            model = step(model, &mut optimizer, &mut *method, &mut state, batch, &augment, &Solo, 0.01)?.model;
+            model = step(model, &mut optimizer, &mut *method, &mut state, &batch, self.batch, &Solo, 0.01)?.model;
             if index >= WARM_UP {
                 times.push(start.elapsed().as_secs_f64());
             }
@@ -75,7 +79,7 @@ impl StepBench {
         }
         let median = median(times);
         Ok(StepReport {
-            views_per_s: (augment.view_count() * self.batch) as f64 / median,
+            views_per_s: (VIEWS * self.batch) as f64 / median,
             step_ms_median: 1e3 * median,
             cpu_s_per_step: cpu.zip(cpu_seconds()).map(|(before, after)| (after - before) / self.steps as f64),
             peak_rss_mb: peak_rss_mb(),

@@ -1,12 +1,11 @@
 //! `sogclr loss`: any loss on given embeddings, for a cross-check against another program.
 
 use super::error::CliError;
-use crate::augment::Preset;
 use crate::config::Overrides;
 use crate::encoder::{HostTensor, NamedTensors};
-use crate::loss::{EmbeddingSets, LossInput, SetName};
+use crate::loss::{EmbeddingSets, LossError, LossInput, SetName};
 use crate::math::{Matrix, UnitRows};
-use crate::method::MethodConfig;
+use crate::method::{MethodConfig, Setting};
 use crate::state::{LOG_U, SampleState};
 use crate::storage::{load_ids, load_tensors, save_tensors};
 use clap::Args;
@@ -14,17 +13,27 @@ use std::path::PathBuf;
 
 /// Ids are an index into `log_u`; more than this is a mistake.
 const MAX_SAMPLES: usize = 1 << 30;
+/// What a file may hold beside `z_a`.
+const OPTIONAL: &[(&str, SetName)] = &[
+    ("z_b", SetName::View(1)),
+    ("k_b", SetName::Key(1)),
+    ("p_a", SetName::Predictor(0)),
+    ("p_b", SetName::Predictor(1)),
+    ("z_jigsaw", SetName::Jigsaw),
+];
 
 /// Evaluate a loss on embeddings from a file, to check it against another program.
 ///
 /// IN holds `z_a` and `z_b` [B, d] (raw; they are normalised inside), and optionally `ids` [B] i64 and `log_u` [n]
-/// (NaN: never seen), and `labels` [B] i64 for methods that use them. More than two views are `views_0`, `views_1`, … instead. OUT gets `loss`, `objective`, `grad_a`
-/// and `grad_b` (or `grad_views_0`, …) with respect to the raw embeddings, and the new `log_u`.
+/// (NaN: never seen), and `labels` [B] i64 for methods that use them. More than two views are `views_0`, `views_1`, …
+/// instead. Methods with a momentum encoder take its keys `k_b` in place of `z_b`, and a `queue` [K, d]; infomin also
+/// `z_jigsaw`; nnclr the predictions `p_a` and `p_b`. OUT gets `loss`, `objective`, the gradients with respect to the raw
+/// embeddings (`grad_a`, `grad_b`, `grad_views_0`, `grad_p_a`, `grad_jigsaw`, …), and the new `log_u`.
 #[derive(Args)]
 pub struct LossVerb {
     /// Safetensors file with the embeddings
     input: PathBuf,
-    /// sogclr, simclr, dcl, flatnce, simo, isogclr, debiased or supcon
+    /// Any method that `sogclr pretrain --method` knows
     #[arg(long, value_name = "NAME", default_value = "sogclr")]
     method: String,
     /// τ
@@ -49,11 +58,10 @@ pub struct LossVerb {
 
 impl LossVerb {
     pub fn run(self) -> Result<(), CliError> {
-        let method = self.method_config()?.build();
-        let loss = method.loss();
+        let loss = self.method_config()?.spec().loss();
         let (tensors, _) = load_tensors(&self.input)?;
-        let (views, names) = self.views(&tensors)?;
-        let batch = views[0].nrows();
+        let given = self.sets(&tensors)?;
+        let batch = given[0].2.nrows();
         let ids = load_ids(&self.input, "ids")?.unwrap_or_else(|| (0..batch).collect());
         let wrong = |text: String| CliError::Input(format!("{}: {text}", self.input.display()));
         if ids.len() != batch {
@@ -83,36 +91,47 @@ impl LossVerb {
             state = SampleState::from_columns(log_u.values.len(), [(LOG_U.into(), log_u.values.clone())].into());
         }
 
-        if views.len() < 2 {
-            return Err(wrong("there is only one view; a loss needs two".into()));
+        let views = given.iter().filter(|(_, set, _)| matches!(set, SetName::View(_))).count();
+        let large_views = self.large.unwrap_or(views);
+        if !(2..=views).contains(&large_views) && self.large.is_some() {
+            return Err(CliError::Input(format!("--large {large_views}: there are {views} views")));
         }
-        let large_views = self.large.unwrap_or(views.len());
-        if !(2..=views.len()).contains(&large_views) {
-            return Err(CliError::Input(format!("--large {large_views}: there are {} views", views.len())));
-        }
-        let named = views.into_iter().enumerate().map(|(k, view)| (SetName::View(k), UnitRows::new(view))).collect();
-        let sets = EmbeddingSets::new(named);
+        let queue = tensors.get("queue").map(|tensor| matrix("queue", tensor)).transpose().map_err(wrong)?;
+        let queue = queue.map(UnitRows::new);
+        let names: Vec<(SetName, String)> = given.iter().map(|(name, set, _)| (*set, name.clone())).collect();
+        let sets = EmbeddingSets::new(given.into_iter().map(|(_, set, raw)| (set, UnitRows::new(raw))).collect());
         let input = LossInput {
             sets: &sets,
             ids: &ids,
             labels: labels.as_deref(),
+            queue: queue.as_ref().map(|queue| queue.matrix().view()),
             large_views,
             ours: 0..batch,
             state: &state,
             epoch: self.epoch,
         };
-        let out = loss.forward(&input).map_err(|error| wrong(error.to_string()))?;
+        let out = loss.forward(&input).map_err(|error| {
+            let named = |set: SetName| OPTIONAL.iter().find(|(_, other)| *other == set);
+            match error {
+                LossError::Missing(set) if named(set).is_some_and(|(name, _)| !tensors.contains_key(*name)) => {
+                    wrong(format!("tensor {} is missing", named(set).map_or("", |(name, _)| name)))
+                }
+                LossError::NoQueue => wrong("tensor queue is missing".into()),
+                error => wrong(error.to_string()),
+            }
+        })?;
 
         let scalar = |value: f64| HostTensor { shape: vec![1], values: vec![value as f32] };
         let mut results = NamedTensors::new();
         results.insert("loss".into(), scalar(out.loss));
         results.insert("objective".into(), scalar(out.objective));
         for (name, dz) in out.grads {
-            let SetName::View(view) = name else { continue };
             let grad = sets.get(name).map_err(|error| wrong(error.to_string()))?.backward(0, dz);
             let shape = grad.shape().to_vec();
             let values = grad.into_raw_vec_and_offset().0;
-            results.insert(names[view].clone(), HostTensor { shape, values });
+            let (_, input) = names.iter().find(|(set, _)| *set == name).expect("a gradient belongs to a set");
+            let gradient = format!("grad_{}", input.strip_prefix("z_").unwrap_or(input));
+            results.insert(gradient, HostTensor { shape, values });
         }
         state.commit(out.update);
         for (name, column) in state.columns() {
@@ -129,7 +148,8 @@ impl LossVerb {
             let known = MethodConfig::NAMES.join(", ");
             CliError::Input(format!("--method {:?}: known methods are {known}", self.method))
         };
-        let base = MethodConfig::defaults(&self.method, Preset::Imagenet).ok_or_else(unknown)?;
+        let setting = Setting { is_small: false, is_grey: false, samples: 0, batch: 0 };
+        let base = MethodConfig::defaults(&self.method, &setting).ok_or_else(unknown)?;
         let mut overrides = Overrides(toml::Table::try_from(&base).expect("plain data"));
         overrides.set(&format!("temperature={}", self.temperature))?;
         if let Some(gamma) = self.gamma {
@@ -141,27 +161,32 @@ impl LossVerb {
         let config: MethodConfig = overrides.0.try_into().map_err(|error: toml::de::Error| {
             CliError::Input(format!("--method {}: {}", self.method, error.to_string().trim().replace('\n', " ")))
         })?;
-        config.check().map_err(|(key, problem)| CliError::Input(format!("{key} {problem}")))?;
+        config.spec().check().map_err(|(key, problem)| CliError::Input(format!("{key} {problem}")))?;
         Ok(config)
     }
 
-    /// The views, and the names of their gradients.
-    fn views(&self, tensors: &NamedTensors) -> Result<(Vec<Matrix>, Vec<String>), CliError> {
-        let many: Vec<(String, String)> = (0..)
-            .map(|k| (format!("views_{k}"), format!("grad_views_{k}")))
-            .take_while(|(name, _)| tensors.contains_key(name))
-            .collect();
-        let pair = vec![("z_a".to_owned(), "grad_a".to_owned()), ("z_b".to_owned(), "grad_b".to_owned())];
-        let wanted = if many.is_empty() { pair } else { many };
-        let matrix = |name: &str| {
-            let tensor = tensors.get(name).ok_or_else(|| format!("tensor {name} is missing"))?;
-            let [rows, dim] = tensor.shape[..] else {
-                return Err(format!("tensor {name} has shape {:?}; expected [B, d]", tensor.shape));
-            };
-            Ok(Matrix::from_shape_vec((rows, dim), tensor.values.clone()).expect("shape and values agree"))
+    /// The embedding sets with the names of their tensors, the first view first.
+    fn sets(&self, tensors: &NamedTensors) -> Result<Vec<(String, SetName, Matrix)>, CliError> {
+        let many = (0..).map(|k| (format!("views_{k}"), SetName::View(k)));
+        let mut named: Vec<(String, SetName)> = many.take_while(|(name, _)| tensors.contains_key(name)).collect();
+        if named.is_empty() {
+            named.push(("z_a".into(), SetName::View(0)));
+            let more = OPTIONAL.iter().filter(|(name, _)| tensors.contains_key(*name));
+            named.extend(more.map(|&(name, set)| (name.to_owned(), set)));
+        }
+        let read = |(name, set): (String, SetName)| {
+            let tensor = tensors.get(&name).ok_or_else(|| format!("tensor {name} is missing"))?;
+            let matrix = matrix(&name, tensor)?;
+            Ok((name, set, matrix))
         };
-        let views: Result<Vec<Matrix>, String> = wanted.iter().map(|(name, _)| matrix(name)).collect();
-        let views = views.map_err(|problem| CliError::Input(format!("{}: {problem}", self.input.display())))?;
-        Ok((views, wanted.into_iter().map(|(_, grad)| grad).collect()))
+        let sets: Result<Vec<_>, String> = named.into_iter().map(read).collect();
+        sets.map_err(|problem| CliError::Input(format!("{}: {problem}", self.input.display())))
     }
+}
+
+fn matrix(name: &str, tensor: &HostTensor) -> Result<Matrix, String> {
+    let [rows, dim] = tensor.shape[..] else {
+        return Err(format!("tensor {name} has shape {:?}; expected [B, d]", tensor.shape));
+    };
+    Ok(Matrix::from_shape_vec((rows, dim), tensor.values.clone()).expect("shape and values agree"))
 }

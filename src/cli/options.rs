@@ -21,7 +21,10 @@ pub struct RunOptions {
     /// Side of the crops in pixels; follows the images unless given
     #[arg(long, value_name = "PIXELS")]
     pub image_size: Option<usize>,
-    /// sogclr, simclr, dcl, flatnce, simo, isogclr, debiased or supcon (needs labels)
+    /// Crops of each image, large ones first: 2x224, or 4x160+2x96 for multi-crop
+    #[arg(long, value_name = "CROPS")]
+    pub views: Option<String>,
+    /// sogclr, simclr, dcl, flatnce, simo, moco, nnclr, infomin, isogclr, debiased or supcon (needs labels)
     #[arg(long, value_name = "NAME")]
     pub method: Option<String>,
     /// resnet8, 14, 20, 32, 56 (small images), resnet18, 34, 50, 101 or 152
@@ -30,6 +33,13 @@ pub struct RunOptions {
     /// Images in each step; small ones are what SogCLR is for
     #[arg(long, value_name = "B")]
     pub batch: Option<usize>,
+    /// Images that go through the network at once, for batches that do not fit into memory
+    ///
+    /// The embeddings of the whole batch are computed in chunks of M, the loss contrasts all of them, and the gradient
+    /// goes back chunk by chunk (gradient caching): every image has the whole batch as negatives, at the price of a
+    /// second forward pass. Ordinary gradient accumulation would not add negatives. Batch norm sees M images at a time.
+    #[arg(long, value_name = "M")]
+    pub micro_batch: Option<usize>,
     /// Passes over the data
     #[arg(long, value_name = "E")]
     pub epochs: Option<usize>,
@@ -72,8 +82,10 @@ impl RunOptions {
             ("data.classes", path(&self.classes)),
             ("data.limit", number(self.limit)),
             ("data.image_size", number(self.image_size)),
+            ("augment.views", word(&self.views)),
             ("encoder.name", word(&self.encoder)),
             ("train.batch", number(self.batch)),
+            ("train.micro_batch", number(self.micro_batch)),
             ("train.epochs", number(self.epochs)),
             ("train.device", word(&self.device)),
             ("train.keep_every", number(self.keep_every)),

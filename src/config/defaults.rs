@@ -2,17 +2,17 @@
 
 use super::merge::lay_over;
 use super::{ConfigError, DeviceName, Overrides, RunConfig, TrainConfig};
-use crate::augment::{AugmentConfig, Preset};
+use crate::augment::{AugmentConfig, Preset, parse_views};
 use crate::data::{DataConfig, Dataset};
 use crate::encoder::{EncoderConfig, EncoderName, HeadConfig};
-use crate::method::MethodConfig;
+use crate::method::{MethodConfig, Setting, Surroundings};
 use crate::optim::{AdamW, Lars, LearningRate, OptimizerConfig, PaperMomentum, Scaling, Sgd};
 use serde::de::DeserializeOwned;
 use toml::{Table, Value};
 
 /// Opens the data that `overrides` names and completes the configuration.
 pub(super) fn resolve(overrides: &Overrides) -> Result<(RunConfig, Dataset), ConfigError> {
-    let user = &overrides.0;
+    let mut user = overrides.0.clone();
     let seed = user.get("seed").map_or(Ok(0), |value| parse("seed", value.clone()))?;
     let mut data_table = table(&DataConfig::default());
     if let Some(Value::Table(given)) = user.get("data") {
@@ -23,16 +23,46 @@ pub(super) fn resolve(overrides: &Overrides) -> Result<(RunConfig, Dataset), Con
     for path in [&mut data_config.path, &mut data_config.test, &mut data_config.classes].into_iter().flatten() {
         *path = std::path::absolute(&*path).unwrap_or_else(|_| path.clone());
     }
+    // `views` is a list of groups, or a text such as 4x160+2x96.
+    let text = overrides.string("augment.views");
+    let views = text.map(parse_views).transpose().map_err(|problem| value_error("augment.views", problem))?;
     let data = Dataset::open(&data_config, seed)?;
 
-    let views_size = user.get("augment").and_then(|a| a.get("views")).and_then(largest_size);
-    let size = data_config.image_size.or(views_size).unwrap_or_else(|| default_size(&data));
-    let preset = match user.get("augment").and_then(|a| a.get("preset")) {
-        Some(value) => parse("augment.preset", value.clone())?,
-        None if data.is_grey => Preset::Grey,
-        None if size <= 64 => Preset::Cifar,
-        None => Preset::Imagenet,
+    let views_size = match &views {
+        Some(views) => Some(views[0].1),
+        None => user.get("augment").and_then(|a| a.get("views")).and_then(largest_size),
     };
+    let size = data_config.image_size.or(views_size).unwrap_or_else(|| default_size(&data));
+    if let (Some(image_size), Some(views_size)) = (data_config.image_size, views_size) {
+        let problem = format!("is {image_size}, but the large views have {views_size} pixels: leave one of them out");
+        if image_size != views_size {
+            return Err(value_error("data.image_size", problem));
+        }
+    }
+    let given_preset = match user.get("augment").and_then(|a| a.get("preset")) {
+        Some(value) => Some(parse("augment.preset", value.clone())?),
+        None => None,
+    };
+    let is_small = match given_preset {
+        Some(Preset::Cifar | Preset::Grey) => true,
+        Some(Preset::Imagenet) => false,
+        _ => data.is_grey || size <= 64,
+    };
+    let integer = |key: &str| overrides.0.get("train").and_then(|train| train.get(key)).and_then(Value::as_integer);
+    let default_batch = if data.train.len() >= 512 { 256 } else { (data.train.len() / 2).max(2) };
+    let batch = integer("batch").map_or(default_batch, |batch| batch.max(0) as usize);
+    let setting = Setting { is_small, is_grey: data.is_grey, samples: data.train.len(), batch };
+
+    let method_name = overrides.string("method.kind").unwrap_or("sogclr");
+    let method = MethodConfig::defaults(method_name, &setting).ok_or_else(|| {
+        let known = MethodConfig::NAMES.join(", ");
+        value_error("method.kind", format!("is {method_name:?}; known methods are {known}"))
+    })?;
+    let preset = given_preset.or(method.spec().preset(&setting)).unwrap_or(match () {
+        () if data.is_grey => Preset::Grey,
+        () if size <= 64 => Preset::Cifar,
+        () => Preset::Imagenet,
+    });
     let name = match user.get("encoder").and_then(|e| e.get("name")) {
         Some(value) => parse("encoder.name", value.clone())?,
         None if size <= 40 => EncoderName::Resnet20,
@@ -45,48 +75,49 @@ pub(super) fn resolve(overrides: &Overrides) -> Result<(RunConfig, Dataset), Con
     }
     let encoder: EncoderConfig = parse("encoder", Value::Table(encoder_table))?;
 
-    let method_name = overrides.string("method.kind").unwrap_or("sogclr");
-    let method = MethodConfig::defaults(method_name, preset).ok_or_else(|| {
-        let known = MethodConfig::NAMES.join(", ");
-        value_error("method.kind", format!("is {method_name:?}; known methods are {known}"))
-    })?;
-    let (optimizer, learning_rate) = optimizer(overrides.string("optimizer.kind"), preset)?;
-    let epochs = match user.get("train").and_then(|t| t.get("epochs")).and_then(Value::as_integer) {
-        Some(epochs) => epochs.clamp(0, 1_000_000) as f64,
-        None => 100.0,
-    };
-    let batch = if data.train.len() >= 512 { 256 } else { (data.train.len() / 2).max(2) };
+    let kind = overrides.string("optimizer.kind");
+    let (optimizer, learning_rate) = optimizer(kind, is_small)?;
+    let head = HeadConfig::for_features(encoder.feature_dim());
+    let mut augment = AugmentConfig::preset(preset, size);
+    if let (Some(views), Some(Value::Table(given))) = (&views, user.get_mut("augment")) {
+        augment.set_views(views);
+        given.remove("views");
+    }
+    let mut around = Surroundings { augment, head, optimizer, learning_rate };
+    let given = (kind.is_some()).then(|| (around.optimizer.clone(), around.learning_rate.clone()));
+    method.spec().suit(&setting, &mut around);
+    if let Some(given) = given {
+        (around.optimizer, around.learning_rate) = given;
+    }
+    let epochs = integer("epochs").map_or(100.0, |epochs| epochs.clamp(0, 1_000_000) as f64);
     let base = RunConfig {
         seed,
         data: data_config,
         train: TrainConfig {
-            batch,
+            batch: default_batch,
+            micro_batch: None,
             epochs: epochs as usize,
             device: DeviceName::Cpu,
             checkpoint_minutes: 10.0,
             keep_every: None,
         },
         method,
-        head: HeadConfig::for_features(encoder.feature_dim()),
+        head: around.head,
         encoder,
-        learning_rate: LearningRate { warmup_epochs: (epochs / 10.0).min(10.0), ..learning_rate },
-        optimizer,
-        augment: AugmentConfig::preset(preset, size),
+        learning_rate: LearningRate { warmup_epochs: (epochs / 10.0).min(10.0), ..around.learning_rate },
+        optimizer: around.optimizer,
+        augment: around.augment,
     };
     let data_config = base.data.clone();
     let mut merged = table(&base);
-    lay_over(&mut merged, user);
+    lay_over(&mut merged, &user);
     let mut config: RunConfig = parse("", Value::Table(merged))?;
     config.data = data_config;
-    if let (Some(size), Some(first)) = (config.data.image_size, config.augment.views.first_mut()) {
-        first.size = size;
-    }
     Ok((config, data))
 }
 
 /// The optimiser's defaults and the learning rate that suits it.
-fn optimizer(kind: Option<&str>, preset: Preset) -> Result<(OptimizerConfig, LearningRate), ConfigError> {
-    let small = matches!(preset, Preset::Cifar | Preset::Grey);
+fn optimizer(kind: Option<&str>, small: bool) -> Result<(OptimizerConfig, LearningRate), ConfigError> {
     let rate = |base, scaling| LearningRate { base, scaling, warmup_epochs: 0.0 };
     let weight_decay = if small { 1e-4 } else { 1e-6 };
     Ok(match kind.unwrap_or("lars") {

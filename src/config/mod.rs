@@ -40,6 +40,10 @@ pub struct RunConfig {
 pub struct TrainConfig {
     /// Images in each step, over all processes.
     pub batch: usize,
+    /// Images that go through the network at once, for batches that do not fit into memory; absent: all. The loss still
+    /// contrasts the whole batch.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub micro_batch: Option<usize>,
     /// Passes over the data.
     pub epochs: usize,
     /// Where to compute; wgpu and cuda are cargo features. cpu-exact sums every convolution directly, which rounds less
@@ -92,7 +96,7 @@ impl RunConfig {
     pub fn resolve(overrides: &Overrides) -> Result<(Self, Dataset), ConfigError> {
         let (config, data) = defaults::resolve(overrides)?;
         config.validate(data.train.len())?;
-        if config.method.needs_labels() {
+        if config.method.spec().needs_labels() {
             let method = config.method.name();
             let problem = match data.classes.len() {
                 _ if !data.train.is_labelled() => "the data has none: sort the images into one folder for each class",

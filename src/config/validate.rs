@@ -21,7 +21,17 @@ impl RunConfig {
         require((0.0..=1e5).contains(&minutes), "train.checkpoint_minutes", problem)?;
         require(self.train.keep_every != Some(0), "train.keep_every", "is 0; leave it out to keep none".into())?;
 
-        self.method.check().map_err(|(key, problem)| ConfigError::Value { key, problem })?;
+        let method = self.method.spec();
+        let value = |(key, problem)| ConfigError::Value { key, problem };
+        method.check().map_err(value)?;
+        method.check_setting(samples, batch).map_err(value)?;
+        if let Some(micro) = self.train.micro_batch {
+            let group = batch / method.norm_groups();
+            let problem = format!("is {micro}; it must divide the batch of {batch} into chunks of at least 2 images");
+            require(micro >= 2 && batch.is_multiple_of(micro), "train.micro_batch", problem)?;
+            let problem = format!("is {micro}; {} normalises {group} images together", self.method.name());
+            require(method.norm_groups() == 1 || micro.is_multiple_of(group), "train.micro_batch", problem)?;
+        }
         self.optimizer.check().map_err(|(key, problem)| ConfigError::Value { key, problem })?;
 
         let width = self.encoder.width;
@@ -41,9 +51,25 @@ impl RunConfig {
         require(fits, "learning_rate.warmup_epochs", problem)?;
 
         let augment = &self.augment;
-        require(augment.view_count() >= 2, "augment.views", "has fewer than 2 crops of each image".into())?;
+        require(
+            !augment.views.is_empty() && augment.view_count() >= 2,
+            "augment.views",
+            "has fewer than 2 crops of each image".into(),
+        )?;
         let large = augment.views[0].count;
         require(large >= 2, "augment.views", format!("has {large} crop in its first group; positives need 2"))?;
+        let views = augment.view_count();
+        let problem = format!("has {views} crops of each image; {} takes exactly 2 of one size", self.method.name());
+        require(!method.is_two_view() || (views == 2 && large == 2), "augment.views", problem)?;
+        require(
+            augment.jigsaw.as_ref().is_none_or(|jigsaw| jigsaw.grid == 3 && self.method.name() == "infomin"),
+            "augment.jigsaw",
+            "is for the method infomin alone, with a grid of 3".into(),
+        )?;
+        if let Some(operations) = &augment.rand_augment {
+            let problem = format!("is {}; it must lie between 0 and 10", operations.magnitude);
+            require((0.0..=10.0).contains(&operations.magnitude), "augment.rand_augment.magnitude", problem)?;
+        }
         for group in &augment.views {
             let [low, high] = group.scale;
             let problem = format!("has scale {low}–{high}; it must lie within 0–1 and rise");

@@ -1,5 +1,5 @@
-//! Batch normalisation whose running statistics change in the open: a training pass returns the new buffers in
-//! [`BufferUpdates`], and the caller applies them once the step is accepted.
+//! Batch normalisation whose running statistics change in the open: a training pass returns what it saw in
+//! [`BufferUpdates`], and the caller applies it once the step is accepted.
 
 use super::cpu;
 use burn::module::{Module, Param, ParamId};
@@ -8,29 +8,36 @@ use std::collections::HashMap;
 
 /// PyTorch's defaults.
 const EPSILON: f64 = 1e-5;
-const MOMENTUM: f64 = 0.1;
+pub(super) const MOMENTUM: f64 = 0.1;
 
 /// How a forward pass treats batch norm.
 pub enum Pass<'a> {
-    /// Normalise by the batch and collect the new running statistics.
+    /// Normalise by the batch and collect its statistics.
     Train(&'a mut BufferUpdates),
+    /// Normalise by the batch and leave the running statistics alone.
+    Batch,
     /// Normalise by the running statistics.
     Eval,
 }
 
-/// New values of running statistics, keyed by parameter for the length of one step.
+/// The statistics of one step's forward passes (sizes of crops, chunks of the batch), keyed by running statistic. The
+/// running values move once for each step, towards the mean over the passes.
 #[derive(Default)]
-pub struct BufferUpdates(HashMap<ParamId, Tensor<1>>);
+pub struct BufferUpdates(HashMap<ParamId, (Tensor<1>, usize)>);
 
 impl BufferUpdates {
-    /// (1 − momentum)·running + momentum·batch, on top of an earlier update of the same step.
-    fn blend(&mut self, running: &Param<Tensor<1>>, batch: Tensor<1>) {
-        let current = self.0.remove(&running.id).unwrap_or_else(|| running.val().inner());
-        self.0.insert(running.id, current * (1.0 - MOMENTUM) + batch * MOMENTUM);
+    fn add(&mut self, running: &Param<Tensor<1>>, batch: Tensor<1>) {
+        let sum = match self.0.remove(&running.id) {
+            Some((sum, passes)) => (sum + batch, passes + 1),
+            None => (batch, 1),
+        };
+        self.0.insert(running.id, sum);
     }
 
+    /// The mean over the passes.
     pub(super) fn take(&mut self, id: ParamId) -> Option<Tensor<1>> {
-        self.0.remove(&id)
+        let (sum, passes) = self.0.remove(&id)?;
+        Some(if passes == 1 { sum } else { sum / passes as f32 })
     }
 }
 
@@ -88,7 +95,7 @@ impl BatchNorm {
                 let (mean, var) = (self.running_mean.val(), self.running_var.val());
                 activate(module::batch_norm(x, weight, bias, mean, var, EPSILON), residual, relu)
             }
-            Pass::Train(updates) => {
+            Pass::Train(_) | Pass::Batch => {
                 let channels = self.running_mean.val().dims()[0];
                 let count = x.dims().iter().product::<usize>() / channels;
                 let (y, mean, var) = if is_last {
@@ -97,14 +104,20 @@ impl BatchNorm {
                     let batch = module::batch_norm_train(x, weight, bias, EPSILON);
                     (activate(batch.output, residual, relu), batch.mean, batch.variance)
                 };
-                // PyTorch keeps the unbiased variance.
-                let unbiased = count as f64 / (count.max(2) - 1) as f64;
-                updates.blend(&self.running_mean, mean.inner());
-                updates.blend(&self.running_var, var.inner() * unbiased);
+                if let Pass::Train(updates) = pass {
+                    // PyTorch keeps the unbiased variance.
+                    let unbiased = count as f64 / (count.max(2) - 1) as f64;
+                    updates.add(&self.running_mean, off_graph(mean));
+                    updates.add(&self.running_var, off_graph(var) * unbiased);
+                }
                 y
             }
         }
     }
+}
+
+fn off_graph(x: Tensor<1>) -> Tensor<1> {
+    if x.is_autodiff() { x.inner() } else { x }
 }
 
 fn activate<const D: usize>(x: Tensor<D>, residual: Option<Tensor<D>>, use_relu: bool) -> Tensor<D> {

@@ -44,7 +44,7 @@ pub struct EncoderConfig {
 }
 
 /// The projection head, used in pre-training only: linear, batch norm and ReLU, repeated; the last layer is
-/// linear and batch norm without shift. No biases.
+/// linear and batch norm without shift.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct HeadConfig {
@@ -54,6 +54,8 @@ pub struct HeadConfig {
     pub hidden: usize,
     /// Dimension of the embedding that the loss contrasts.
     pub output: usize,
+    /// Batch norm in every layer; without it the linear layers have biases (MoCo v2).
+    pub norm: bool,
 }
 
 /// Channel counts and depth of one ResNet.
@@ -67,7 +69,7 @@ pub(super) struct Plan {
 impl HeadConfig {
     /// Two layers, the hidden one as wide as the features.
     pub fn for_features(features: usize) -> Self {
-        Self { layers: 2, hidden: features.clamp(128, 2048), output: 128 }
+        Self { layers: 2, hidden: features.clamp(128, 2048), output: 128, norm: true }
     }
 }
 

@@ -1,16 +1,16 @@
 //! The projection head of SimCLR's released program: [linear, batch norm, ReLU]·(k−1), linear, batch norm without
-//! shift.
+//! shift. Without batch norm it is MoCo v2's: linear layers with bias and ReLU between them.
 
 use super::batch_norm::{BatchNorm, Pass};
 use super::config::HeadConfig;
 use super::layers::Linear;
 use burn::module::Module;
-use burn::tensor::{Device, Tensor};
+use burn::tensor::{Device, Tensor, activation::relu};
 
 #[derive(Module, Debug)]
 pub struct HeadLayer {
     linear: Linear,
-    bn: BatchNorm,
+    bn: Option<BatchNorm>,
 }
 
 /// Maps features to the embedding that the loss contrasts.
@@ -26,9 +26,12 @@ impl Head {
                 let input = if index == 0 { features } else { config.hidden };
                 let last = index + 1 == config.layers;
                 let output = if last { config.output } else { config.hidden };
+                let linear = Linear::new(input, output, device);
+                if !config.norm {
+                    return HeadLayer { linear: linear.with_bias(), bn: None };
+                }
                 let bn = BatchNorm::new(output, device);
-                let bn = if last { bn.without_bias() } else { bn };
-                HeadLayer { linear: Linear::new(input, output, device), bn }
+                HeadLayer { linear, bn: Some(if last { bn.without_bias() } else { bn }) }
             })
             .collect();
         Self { layers }
@@ -38,7 +41,12 @@ impl Head {
     pub fn forward(&self, mut x: Tensor<2>, pass: &mut Pass) -> Tensor<2> {
         for (index, layer) in self.layers.iter().enumerate() {
             let is_hidden = index + 1 < self.layers.len();
-            x = layer.bn.forward(layer.linear.forward(x), None, is_hidden, pass);
+            x = layer.linear.forward(x);
+            x = match &layer.bn {
+                Some(bn) => bn.forward(x, None, is_hidden, pass),
+                None if is_hidden => relu(x),
+                None => x,
+            };
         }
         x
     }

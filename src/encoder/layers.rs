@@ -1,4 +1,4 @@
-//! The two linear layers, with PyTorch's weight layouts and no bias.
+//! The two linear layers, with PyTorch's weight layouts.
 
 use super::cpu;
 use burn::module::{Module, Param};
@@ -29,19 +29,35 @@ impl Conv {
     }
 }
 
-/// Matrix product without bias; weight `[out, in]`.
+/// Matrix product; weight `[out, in]`.
 #[derive(Module, Debug)]
 pub struct Linear {
     pub weight: Param<Tensor<2>>,
+    /// Absent where batch norm follows.
+    pub bias: Option<Param<Tensor<1>>>,
 }
 
 impl Linear {
     pub fn new(input: usize, output: usize, device: &Device) -> Self {
-        Self { weight: Param::from_tensor(Tensor::zeros([output, input], device)) }
+        Self { weight: Param::from_tensor(Tensor::zeros([output, input], device)), bias: None }
+    }
+
+    pub fn with_bias(mut self) -> Self {
+        let weight = self.weight.val();
+        self.bias = Some(Param::from_tensor(Tensor::zeros([weight.dims()[0]], &weight.device())));
+        self
     }
 
     /// `[N, in]` → `[N, out]`
     pub fn forward(&self, x: Tensor<2>) -> Tensor<2> {
+        let y = self.product(x);
+        match &self.bias {
+            Some(bias) => y + bias.val().unsqueeze(),
+            None => y,
+        }
+    }
+
+    fn product(&self, x: Tensor<2>) -> Tensor<2> {
         let weight = self.weight.val();
         if cpu::is_channels_last(&x.device()) {
             // Images of one pixel.

@@ -17,6 +17,7 @@ pub use config::{EncoderConfig, EncoderName, HeadConfig, Stem};
 pub(crate) use cpu::in_place;
 pub use cpu::use_plain_operations;
 pub use head::Head;
+pub use layers::Linear;
 pub use model::Model;
 pub use params::{HostTensor, NamedTensors, ParamError, apply_buffers, export, import, initialise};
 pub(crate) use params::{NamedMapper, NamedVisitor, map_named, visit_named};

@@ -1,7 +1,7 @@
 //! Parameters by name: export, import, initialisation and the commit of batch-norm buffers. The name of a
 //! parameter is its path in the module tree, which is torchvision's state-dict name.
 
-use super::batch_norm::BufferUpdates;
+use super::batch_norm::{BufferUpdates, MOMENTUM};
 use crate::math::SampleRng;
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::tensor::{Tensor, TensorData};
@@ -152,18 +152,17 @@ pub fn initialise<M: Module>(module: M, seed: u64) -> M {
     map_named(module, &mut Initialise { seed })
 }
 
-/// Writes the running statistics that a training pass collected.
+/// Moves the running statistics towards those that a step collected: (1 − momentum)·running + momentum·batch.
 pub fn apply_buffers<M: Module>(module: M, updates: BufferUpdates) -> M {
     struct Apply(BufferUpdates);
     impl ModuleMapper for Apply {
         fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-            match self.0.take(param.id) {
-                Some(value) => param.map(|old| {
-                    let value = value.reshape(old.dims());
-                    if old.is_autodiff() { value.autodiff() } else { value }
-                }),
-                None => param,
-            }
+            let Some(batch) = self.0.take(param.id) else { return param };
+            param.map(|running| {
+                let batch = batch.reshape(running.dims());
+                let blend = |running: Tensor<D>| running * (1.0 - MOMENTUM) + batch * MOMENTUM;
+                if running.is_autodiff() { blend(running.inner()).autodiff() } else { blend(running) }
+            })
         }
     }
     module.map(&mut Apply(updates))

@@ -41,7 +41,7 @@ impl FrozenEncoder {
     /// The encoder that a run with `seed` starts from, for comparison.
     pub fn untrained(config: &EncoderConfig, seed: u64, augment: &AugmentConfig, device: Device) -> Self {
         // Weights are drawn by name, so the encoder has to stand where it stands in a model.
-        let head = HeadConfig { layers: 2, hidden: 1, output: 2 };
+        let head = HeadConfig { layers: 2, hidden: 1, output: 2, norm: true };
         Self::freeze(Model::new(config, &head, seed, &device).encoder, augment, device)
     }
 

@@ -9,7 +9,7 @@ const TEMPERATURE: f64 = 0.07;
 pub fn knn_scores(train: &Labelled, queries: &crate::math::Matrix, classes: usize, k: usize) -> Vec<Vec<f64>> {
     let keys = UnitRows::new(train.features.clone());
     let queries = UnitRows::new(queries.clone());
-    map_rows(queries.matrix().view(), keys.matrix(), |_, s| {
+    map_rows(queries.matrix().view(), keys.matrix().view(), |_, s| {
         let mut order: Vec<usize> = (0..s.len()).collect();
         let k = k.min(order.len());
         let by_similarity = |&a: &usize, &b: &usize| s[b].total_cmp(&s[a]).then(a.cmp(&b));

@@ -49,7 +49,7 @@ impl Loss for Dcl {
     fn forward(&self, input: &LossInput) -> Result<LossOutput, LossError> {
         let tau = self.temperature;
         let views = Views::new(input)?;
-        let anchors = map_rows(views.z.view(), &views.z, |a, s| Anchor {
+        let anchors = map_rows(views.z.view(), views.z.view(), |a, s| Anchor {
             positive: views.positive_similarity(a, &s),
             log_negatives: log_sum_exp(views.negatives_of(a).map(|b| f64::from(s[b]) / tau)),
         });

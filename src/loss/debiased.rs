@@ -41,7 +41,7 @@ impl Loss for Debiased {
     fn forward(&self, input: &LossInput) -> Result<LossOutput, LossError> {
         let (tau, prior) = (self.temperature, self.prior);
         let views = Views::new(input)?;
-        let anchors = map_rows(views.z.view(), &views.z, |a, s| {
+        let anchors = map_rows(views.z.view(), views.z.view(), |a, s| {
             let e = |b: usize| (f64::from(s[b]) / tau).exp();
             let (sum, count) = (views.negatives_of(a).map(e).sum::<f64>(), views.negatives(a) as f64);
             let positives = views.positive_count(a) as f64;

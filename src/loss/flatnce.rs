@@ -24,7 +24,7 @@ impl Loss for FlatNce {
     fn forward(&self, input: &LossInput) -> Result<LossOutput, LossError> {
         let tau = self.temperature;
         let views = Views::new(input)?;
-        let anchors = map_rows(views.z.view(), &views.z, |a, s| {
+        let anchors = map_rows(views.z.view(), views.z.view(), |a, s| {
             let log_negatives = log_sum_exp(views.negatives_of(a).map(|b| f64::from(s[b]) / tau));
             let each = views.positives(a).map(|b| log_add_exp(0.0, log_negatives - f64::from(s[b]) / tau));
             let cross_entropy = each.sum::<f64>() / views.positive_count(a) as f64;

@@ -8,6 +8,8 @@
 mod dcl;
 mod debiased;
 mod flatnce;
+mod key_nce;
+mod nearest_nce;
 mod ntxent;
 mod sets;
 mod sogclr;
@@ -17,13 +19,16 @@ mod views;
 pub use dcl::Dcl;
 pub use debiased::Debiased;
 pub use flatnce::FlatNce;
+pub use key_nce::{KeyNce, Negatives};
+pub use nearest_nce::NearestNce;
 pub use ntxent::NtXent;
 pub use sets::{EmbeddingSets, SetName};
 pub use sogclr::{Gamma, Individual, SogClr, Variant};
 pub use supcon::SupCon;
 
-use crate::math::Matrix;
+use crate::math::{Matrix, UnitRows};
 use crate::state::{SampleState, StateUpdate};
+use ndarray::ArrayView2;
 use std::ops::Range;
 
 /// Everything a loss may look at for one global batch of B samples.
@@ -34,12 +39,43 @@ pub struct LossInput<'a> {
     pub ids: &'a [usize],
     /// Class labels where the method needs them. `[B]`
     pub labels: Option<&'a [u32]>,
+    /// Unit-norm features of earlier batches, where the method keeps some. `[K, dim]`
+    pub queue: Option<ArrayView2<'a, f32>>,
     /// How many of the views are large crops; the others are never anybody's positive.
     pub large_views: usize,
     /// The samples of the batch whose gradient the caller wants; all of them in one process.
     pub ours: Range<usize>,
     pub state: &'a SampleState,
     pub epoch: usize,
+}
+
+impl<'a> LossInput<'a> {
+    /// The set `name`, if it can be contrasted with the others: enough samples, the same shape, finite.
+    fn checked(&self, name: SetName) -> Result<&'a UnitRows, LossError> {
+        let samples = self.ids.len();
+        if samples < 2 {
+            return Err(LossError::TooFewSamples(samples));
+        }
+        let set = self.sets.get(name)?;
+        let want_dim = self.sets.dim();
+        let (rows, dim) = set.matrix().dim();
+        if rows != samples || dim != want_dim {
+            return Err(LossError::Shape { set: name, rows, dim, want_rows: samples, want_dim });
+        }
+        match set.first_non_finite() {
+            Some(row) => Err(LossError::NonFinite { set: name, sample: self.ids[row] }),
+            None => Ok(set),
+        }
+    }
+
+    /// The queue, if it has rows of `dim` values.
+    fn checked_queue(&self, dim: usize) -> Result<ArrayView2<'a, f32>, LossError> {
+        match self.queue {
+            Some(queue) if queue.nrows() > 0 && queue.ncols() == dim => Ok(queue),
+            Some(queue) => Err(LossError::Queue { rows: queue.nrows(), dim: queue.ncols(), want_dim: dim }),
+            None => Err(LossError::NoQueue),
+        }
+    }
 }
 
 /// What one evaluation of a loss gives.
@@ -63,6 +99,10 @@ pub enum LossError {
     Shape { set: SetName, rows: usize, dim: usize, want_rows: usize, want_dim: usize },
     #[error("embedding set {0} is missing")]
     Missing(SetName),
+    #[error("the method needs a queue of earlier features, and there is none")]
+    NoQueue,
+    #[error("the queue has shape [{rows}, {dim}], expected rows of {want_dim} values")]
+    Queue { rows: usize, dim: usize, want_dim: usize },
     #[error("the method needs labels and the data has none: sort the images into one folder for each class")]
     NoLabels,
     #[error("all images of the batch have one label, so there is nothing to contrast: raise the batch size")]

@@ -34,7 +34,7 @@ impl Loss for NtXent {
     fn forward(&self, input: &LossInput) -> Result<LossOutput, LossError> {
         let tau = self.temperature;
         let views = Views::new(input)?;
-        let anchors = map_rows(views.z.view(), &views.z, |a, s| {
+        let anchors = map_rows(views.z.view(), views.z.view(), |a, s| {
             let log_count = (views.negatives(a) as f64).ln();
             let log_g = log_sum_exp(views.negatives_of(a).map(|b| f64::from(s[b]) / tau)) - log_count;
             let log_negatives = log_g + self.alpha.map_or(log_count, f64::ln);
@@ -53,7 +53,7 @@ impl Loss for NtXent {
         let log_negatives: Vec<f64> = anchors.iter().map(|a| a.log_negatives).collect();
         let (tau32, scale) = (tau as f32, (mean / tau) as f32);
         // ln mean over positives of 1/(e^{s⁺/τ} + Σ_neg): what multiplies e^{s_ab/τ} for a negative b
-        let log_inverse = map_rows(views.z.view(), &views.z, |a, s| {
+        let log_inverse = map_rows(views.z.view(), views.z.view(), |a, s| {
             let each = views.positives(a).map(|b| -log_add_exp(f64::from(s[b]) / tau, log_negatives[a]));
             let margin = self.alpha.map_or(0.0, |alpha| (alpha / views.negatives(a) as f64).ln());
             (log_sum_exp(each.clone()) - (each.count() as f64).ln() + margin) as f32

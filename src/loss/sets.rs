@@ -13,6 +13,8 @@ pub enum SetName {
     Key(usize),
     /// The k-th view through encoder, head and predictor.
     Predictor(usize),
+    /// The tiles of a shuffled jigsaw through encoder and their own head.
+    Jigsaw,
     /// Text embeddings of image–text pairs.
     Text,
 }
@@ -23,6 +25,7 @@ impl fmt::Display for SetName {
             SetName::View(k) => write!(f, "view {k}"),
             SetName::Key(k) => write!(f, "key {k}"),
             SetName::Predictor(k) => write!(f, "predictor {k}"),
+            SetName::Jigsaw => write!(f, "jigsaw"),
             SetName::Text => write!(f, "text"),
         }
     }
@@ -39,6 +42,11 @@ impl EmbeddingSets {
 
     pub fn get(&self, name: SetName) -> Result<&UnitRows, LossError> {
         self.0.iter().find(|(n, _)| *n == name).map(|(_, rows)| rows).ok_or(LossError::Missing(name))
+    }
+
+    /// Values in a row of the first set.
+    pub fn dim(&self) -> usize {
+        self.0.first().map_or(0, |(_, rows)| rows.dim())
     }
 
     /// View(0), View(1), … in order.

@@ -127,7 +127,7 @@ impl SogClr {
     }
 
     fn anchors(&self, views: &Views, temperatures: &[f64]) -> Vec<Anchor> {
-        map_rows(views.z.view(), &views.z, |a, s| {
+        map_rows(views.z.view(), views.z.view(), |a, s| {
             let (tau, log_count) = (temperatures[views.sample(a)], (views.negatives(a) as f64).ln());
             let scaled = views.negatives_of(a).map(|b| f64::from(s[b]) / tau);
             let log_sum = log_sum_exp(scaled);

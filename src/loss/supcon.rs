@@ -26,7 +26,7 @@ impl Loss for SupCon {
     fn forward(&self, input: &LossInput) -> Result<LossOutput, LossError> {
         let tau = self.temperature;
         let views = Views::by_label(input)?;
-        let anchors = map_rows(views.z.view(), &views.z, |a, s| {
+        let anchors = map_rows(views.z.view(), views.z.view(), |a, s| {
             let logit = |b: usize| f64::from(s[b]) / tau;
             Anchor {
                 positive: views.positive_similarity(a, &s),

@@ -47,15 +47,8 @@ impl Views {
         if sets.len() < 2 {
             return Err(LossError::Missing(SetName::View(sets.len())));
         }
-        for (k, set) in sets.iter().enumerate() {
-            let (rows, dim) = set.matrix().dim();
-            if rows != samples || dim != sets[0].dim() {
-                let (want_rows, want_dim) = (samples, sets[0].dim());
-                return Err(LossError::Shape { set: SetName::View(k), rows, dim, want_rows, want_dim });
-            }
-            if let Some(row) = set.first_non_finite() {
-                return Err(LossError::NonFinite { set: SetName::View(k), sample: input.ids[row] });
-            }
+        for view in 0..sets.len() {
+            input.checked(SetName::View(view))?;
         }
         let blocks: Vec<_> = sets.iter().map(|set| set.matrix().view()).collect();
         let z = concatenate(Axis(0), &blocks).expect("views have one shape");
@@ -156,7 +149,7 @@ impl Views {
             .map(|view| {
                 let first = view * self.samples + self.ours.start;
                 let anchors = self.z.slice(s![first..first + self.ours.len(), ..]);
-                let grad = crate::math::weighted_keys(anchors, &self.z, |row, s| fill(first + row, s));
+                let grad = crate::math::weighted_keys(anchors, self.z.view(), |row, s| fill(first + row, s));
                 (SetName::View(view), grad)
             })
             .collect()

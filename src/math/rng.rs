@@ -12,6 +12,7 @@ pub enum Purpose {
     Weights = 3,
     Subset = 4,
     LinearEval = 5,
+    Keys = 6,
 }
 
 /// A ChaCha8 stream whose 256-bit key is the identity of what it decides.

@@ -1,8 +1,7 @@
 //! DCL: the positive stays out of the denominator; the SimCLR that the paper analyses.
 
-use super::{LossOnly, Method, check_temperature};
-use crate::augment::Preset;
-use crate::loss::Dcl;
+use super::{Problem, Setting, Spec, check_temperature};
+use crate::loss::{Dcl, Loss};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -16,12 +15,12 @@ pub struct DclConfig {
     pub sigma: Option<f64>,
 }
 
-impl DclConfig {
-    pub(super) fn defaults(preset: Preset) -> Self {
-        Self { temperature: if matches!(preset, Preset::Cifar | Preset::Grey) { 0.2 } else { 0.1 }, sigma: None }
+impl Spec for DclConfig {
+    fn defaults(setting: &Setting) -> Self {
+        Self { temperature: if setting.is_small { 0.2 } else { 0.1 }, sigma: None }
     }
 
-    pub(super) fn check(&self) -> Result<(), (String, String)> {
+    fn check(&self) -> Result<(), Problem> {
         check_temperature(self.temperature)?;
         match self.sigma {
             Some(sigma) if !(sigma > 0.0 && sigma.is_finite()) => {
@@ -31,7 +30,7 @@ impl DclConfig {
         }
     }
 
-    pub(super) fn build(&self) -> impl Method + use<> {
-        LossOnly(Dcl { temperature: self.temperature, sigma: self.sigma })
+    fn loss(&self) -> Box<dyn Loss> {
+        Box::new(Dcl { temperature: self.temperature, sigma: self.sigma })
     }
 }

@@ -1,8 +1,7 @@
 //! Debiased contrastive learning: corrects for negatives of the anchor's own class.
 
-use super::{LossOnly, Method, check_temperature};
-use crate::augment::Preset;
-use crate::loss::Debiased;
+use super::{Problem, Setting, Spec, check_temperature};
+use crate::loss::{Debiased, Loss};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -15,12 +14,12 @@ pub struct DebiasedConfig {
     pub prior: f64,
 }
 
-impl DebiasedConfig {
-    pub(super) fn defaults(_: Preset) -> Self {
+impl Spec for DebiasedConfig {
+    fn defaults(_: &Setting) -> Self {
         Self { temperature: 0.5, prior: 0.1 }
     }
 
-    pub(super) fn check(&self) -> Result<(), (String, String)> {
+    fn check(&self) -> Result<(), Problem> {
         check_temperature(self.temperature)?;
         if !(0.0..1.0).contains(&self.prior) {
             return Err(("method.prior".into(), format!("is {}; it must be at least 0 and below 1", self.prior)));
@@ -28,7 +27,7 @@ impl DebiasedConfig {
         Ok(())
     }
 
-    pub(super) fn build(&self) -> impl Method + use<> {
-        LossOnly(Debiased { temperature: self.temperature, prior: self.prior })
+    fn loss(&self) -> Box<dyn Loss> {
+        Box::new(Debiased { temperature: self.temperature, prior: self.prior })
     }
 }

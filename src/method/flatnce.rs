@@ -1,8 +1,7 @@
 //! FlatNCE: DCL's gradient, made for small batches.
 
-use super::{LossOnly, Method, check_temperature};
-use crate::augment::Preset;
-use crate::loss::FlatNce;
+use super::{Problem, Setting, Spec, check_temperature};
+use crate::loss::{FlatNce, Loss};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -13,16 +12,16 @@ pub struct FlatnceConfig {
     pub temperature: f64,
 }
 
-impl FlatnceConfig {
-    pub(super) fn defaults(preset: Preset) -> Self {
-        Self { temperature: if matches!(preset, Preset::Cifar | Preset::Grey) { 0.2 } else { 0.1 } }
+impl Spec for FlatnceConfig {
+    fn defaults(setting: &Setting) -> Self {
+        Self { temperature: if setting.is_small { 0.2 } else { 0.1 } }
     }
 
-    pub(super) fn check(&self) -> Result<(), (String, String)> {
+    fn check(&self) -> Result<(), Problem> {
         check_temperature(self.temperature)
     }
 
-    pub(super) fn build(&self) -> impl Method + use<> {
-        LossOnly(FlatNce { temperature: self.temperature })
+    fn loss(&self) -> Box<dyn Loss> {
+        Box::new(FlatNce { temperature: self.temperature })
     }
 }

@@ -1,9 +1,8 @@
 //! iSogCLR: SogCLR with a learned temperature for each sample, kept in the state beside u.
 
 use super::sogclr::check_gamma;
-use super::{LossOnly, Method, check_temperature};
-use crate::augment::Preset;
-use crate::loss::{Gamma, Individual, SogClr, Variant};
+use super::{Problem, Setting, Spec, check_temperature};
+use crate::loss::{Gamma, Individual, Loss, SogClr, Variant};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -17,13 +16,13 @@ pub struct IsogclrConfig {
     pub individual: Individual,
 }
 
-impl IsogclrConfig {
-    pub(super) fn defaults(_: Preset) -> Self {
+impl Spec for IsogclrConfig {
+    fn defaults(_: &Setting) -> Self {
         let individual = Individual { rho: 0.3, rate: 0.01, beta: 0.9, clip: 3.0, range: [0.05, 0.7] };
         Self { temperature: 0.1, gamma: Gamma::Constant { value: 0.8 }, individual }
     }
 
-    pub(super) fn check(&self) -> Result<(), (String, String)> {
+    fn check(&self) -> Result<(), Problem> {
         check_temperature(self.temperature)?;
         check_gamma(&self.gamma)?;
         let Individual { rho, rate, beta, clip, range: [low, high] } = self.individual;
@@ -44,8 +43,8 @@ impl IsogclrConfig {
         Ok(())
     }
 
-    pub(super) fn build(&self) -> impl Method + use<> {
-        LossOnly(SogClr {
+    fn loss(&self) -> Box<dyn Loss> {
+        Box::new(SogClr {
             temperature: self.temperature,
             gamma: self.gamma,
             variant: Variant::Default,

@@ -1,114 +1,169 @@
-//! Methods by name: a loss, and whatever else it trains with (momentum encoder, queue, predictor).
+//! Methods by name: a loss, and whatever else it trains with. Momentum encoder, queue and predictor are components that
+//! methods compose.
 //!
-//! Adding one: a new file with its configuration, and its name in [`MethodConfig`].
+//! Adding one: a new file with its configuration and [`Spec`], and one line in `methods!`.
 
 mod dcl;
 mod debiased;
 mod flatnce;
+mod infomin;
 mod isogclr;
+mod moco;
+mod momentum;
+mod nnclr;
+mod own;
+mod predictor;
+mod queue;
 mod simclr;
 mod simo;
 mod sogclr;
 mod supcon;
 
-pub use dcl::DclConfig;
-pub use debiased::DebiasedConfig;
-pub use flatnce::FlatnceConfig;
-pub use isogclr::IsogclrConfig;
-pub use simclr::SimclrConfig;
-pub use simo::SimoConfig;
-pub use sogclr::SogclrConfig;
-pub use supcon::SupconConfig;
+pub use momentum::MomentumEncoder;
+pub use predictor::Predictor;
+pub use queue::FeatureQueue;
 
-use crate::augment::Preset;
-use crate::encoder::{Model, NamedTensors, ParamError};
-use crate::loss::{Loss, SetName};
-use crate::optim::{NamedGrads, Optimizer};
-use burn::tensor::{Gradients, Tensor};
+use crate::augment::{AugmentConfig, Preset};
+use crate::batch::Batch;
+use crate::encoder::{EncoderConfig, HeadConfig, Model, NamedTensors, ParamError, Pass};
+use crate::loss::{EmbeddingSets, Loss, SetName};
+use crate::math::Matrix;
+use crate::optim::{LearningRate, NamedGrads, Optimizer, OptimizerConfig};
+use burn::tensor::{Device, Gradients, Tensor};
+use ndarray::ArrayView2;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// The method and its hyper-parameters.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(tag = "kind", rename_all = "lowercase", deny_unknown_fields)]
-pub enum MethodConfig {
-    /// One moving average for each sample: small batches, global objective.
-    Sogclr(SogclrConfig),
-    /// NT-Xent, the baseline that wants large batches.
-    Simclr(SimclrConfig),
-    /// NT-Xent without the positive in the denominator; SogCLR without memory.
-    Dcl(DclConfig),
-    /// FlatNCE: DCL's gradient.
-    Flatnce(FlatnceConfig),
-    /// NT-Xent with EqCo's margin: few negatives act like many.
-    Simo(SimoConfig),
-    /// SogCLR with a learned temperature for each sample.
-    Isogclr(IsogclrConfig),
-    /// NT-Xent corrected for false negatives.
-    Debiased(DebiasedConfig),
-    /// Supervised contrastive loss; needs labels.
-    Supcon(SupconConfig),
-}
+/// The configuration of every method, told apart by `kind`.
+macro_rules! methods {
+    ($($(#[$doc:meta])* $name:literal $variant:ident($config:ty),)*) => {
+        /// The method and its hyper-parameters.
+        #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+        #[serde(tag = "kind", rename_all = "lowercase", deny_unknown_fields)]
+        pub enum MethodConfig {
+            $($(#[$doc])* $variant($config),)*
+        }
 
-/// Does the same for the configuration of every method.
-macro_rules! each {
-    ($method:expr, $config:ident => $body:expr) => {
-        match $method {
-            MethodConfig::Sogclr($config) => $body,
-            MethodConfig::Simclr($config) => $body,
-            MethodConfig::Dcl($config) => $body,
-            MethodConfig::Flatnce($config) => $body,
-            MethodConfig::Simo($config) => $body,
-            MethodConfig::Isogclr($config) => $body,
-            MethodConfig::Debiased($config) => $body,
-            MethodConfig::Supcon($config) => $body,
+        impl MethodConfig {
+            pub const NAMES: &[&str] = &[$($name),*];
+
+            /// The method's defaults for this data; `None` for an unknown name.
+            pub fn defaults(name: &str, setting: &Setting) -> Option<Self> {
+                match name {
+                    $($name => Some(Self::$variant(<$config as Spec>::defaults(setting))),)*
+                    _ => None,
+                }
+            }
+
+            pub fn name(&self) -> &'static str {
+                match self {
+                    $(Self::$variant(_) => $name,)*
+                }
+            }
+
+            pub fn spec(&self) -> &dyn Spec {
+                match self {
+                    $(Self::$variant(config) => config,)*
+                }
+            }
         }
     };
 }
 
-impl MethodConfig {
-    pub const NAMES: &[&str] = &["sogclr", "simclr", "dcl", "flatnce", "simo", "isogclr", "debiased", "supcon"];
+methods! {
+    /// One moving average for each sample: small batches, global objective.
+    "sogclr" Sogclr(sogclr::SogclrConfig),
+    /// NT-Xent, the baseline that wants large batches.
+    "simclr" Simclr(simclr::SimclrConfig),
+    /// NT-Xent without the positive in the denominator; SogCLR without memory.
+    "dcl" Dcl(dcl::DclConfig),
+    /// FlatNCE: DCL's gradient.
+    "flatnce" Flatnce(flatnce::FlatnceConfig),
+    /// NT-Xent with EqCo's margin, few negatives act like many; with a momentum encoder.
+    "simo" Simo(simo::SimoConfig),
+    /// MoCo v2: momentum encoder and a queue of negatives.
+    "moco" Moco(moco::MocoConfig),
+    /// Nearest neighbours in a support set as positives.
+    "nnclr" Nnclr(nnclr::NnclrConfig),
+    /// MoCo with stronger augmentation and a jigsaw.
+    "infomin" Infomin(infomin::InfominConfig),
+    /// SogCLR with a learned temperature for each sample.
+    "isogclr" Isogclr(isogclr::IsogclrConfig),
+    /// NT-Xent corrected for false negatives.
+    "debiased" Debiased(debiased::DebiasedConfig),
+    /// Supervised contrastive loss; needs labels.
+    "supcon" Supcon(supcon::SupconConfig),
+}
 
-    /// The method's defaults for data of this kind; `None` for an unknown name.
-    pub fn defaults(name: &str, preset: Preset) -> Option<Self> {
-        Some(match name {
-            "sogclr" => Self::Sogclr(SogclrConfig::defaults(preset)),
-            "simclr" => Self::Simclr(SimclrConfig::defaults(preset)),
-            "dcl" => Self::Dcl(DclConfig::defaults(preset)),
-            "flatnce" => Self::Flatnce(FlatnceConfig::defaults(preset)),
-            "simo" => Self::Simo(SimoConfig::defaults(preset)),
-            "isogclr" => Self::Isogclr(IsogclrConfig::defaults(preset)),
-            "debiased" => Self::Debiased(DebiasedConfig::defaults(preset)),
-            "supcon" => Self::Supcon(SupconConfig::defaults(preset)),
-            _ => return None,
-        })
+/// What is wrong with a value, as (key, problem).
+pub type Problem = (String, String);
+
+/// What a method's defaults may depend on.
+#[derive(Clone, Copy, Debug)]
+pub struct Setting {
+    /// Images up to about 64 pixels, such as CIFAR's.
+    pub is_small: bool,
+    pub is_grey: bool,
+    pub samples: usize,
+    pub batch: usize,
+}
+
+/// Defaults of what stands around the method, which it may change to its authors' choices.
+pub struct Surroundings {
+    pub augment: AugmentConfig,
+    pub head: HeadConfig,
+    pub optimizer: OptimizerConfig,
+    pub learning_rate: LearningRate,
+}
+
+/// What a method is built from.
+pub struct Parts<'a> {
+    pub encoder: &'a EncoderConfig,
+    pub head: &'a HeadConfig,
+    pub seed: u64,
+    /// The device that trains, with autodiff.
+    pub device: Device,
+}
+
+/// A method's configuration: defaults, checks, and how to build it.
+pub trait Spec {
+    fn defaults(setting: &Setting) -> Self
+    where
+        Self: Sized;
+
+    /// Refuses impossible values.
+    fn check(&self) -> Result<(), Problem>;
+
+    /// Refuses what does not fit this data and batch.
+    fn check_setting(&self, _samples: usize, _batch: usize) -> Result<(), Problem> {
+        Ok(())
     }
 
-    pub fn name(&self) -> &'static str {
-        match self {
-            Self::Sogclr(_) => "sogclr",
-            Self::Simclr(_) => "simclr",
-            Self::Dcl(_) => "dcl",
-            Self::Flatnce(_) => "flatnce",
-            Self::Simo(_) => "simo",
-            Self::Isogclr(_) => "isogclr",
-            Self::Debiased(_) => "debiased",
-            Self::Supcon(_) => "supcon",
-        }
+    fn needs_labels(&self) -> bool {
+        false
     }
 
-    /// What is wrong with the values, as (key, problem).
-    pub fn check(&self) -> Result<(), (String, String)> {
-        each!(self, config => config.check())
+    /// Whether exactly two views of one size are needed.
+    fn is_two_view(&self) -> bool {
+        false
     }
 
-    /// Whether the method looks at labels.
-    pub fn needs_labels(&self) -> bool {
-        matches!(self, Self::Supcon(_)) || matches!(self, Self::Sogclr(config) if config.by_label)
+    /// Into how many groups a batch is split, each normalised by itself.
+    fn norm_groups(&self) -> usize {
+        1
     }
 
-    pub fn build(&self) -> Box<dyn Method> {
-        each!(self, config => Box::new(config.build()))
+    /// The augmentation that the authors use, where it is not that of all methods.
+    fn preset(&self, _setting: &Setting) -> Option<Preset> {
+        None
+    }
+
+    fn suit(&self, _setting: &Setting, _around: &mut Surroundings) {}
+
+    fn loss(&self) -> Box<dyn Loss>;
+
+    fn build(&self, _parts: &Parts) -> Box<dyn Method> {
+        Box::new(LossOnly(self.loss()))
     }
 }
 
@@ -116,10 +171,38 @@ impl MethodConfig {
 pub trait Method: Send + Sync {
     fn loss(&self) -> &dyn Loss;
 
-    /// Embedding sets beyond the views, such as momentum keys or predictions, from the crops `[views·B, 3, s, s]` of
-    /// each group and the views' embeddings `[B, dim]`. On the autodiff graph where their gradient should flow.
-    fn companions(&self, _model: &Model, _crops: &[Tensor<4>], _views: &[Tensor<2>]) -> Vec<(SetName, Tensor<2>)> {
+    /// How many of the views, from the first, go through the model.
+    fn query_views(&self, views: usize) -> usize {
+        views
+    }
+
+    /// Into how many groups a batch is split, each normalised by itself.
+    fn norm_groups(&self) -> usize {
+        1
+    }
+
+    /// Embedding sets without gradient for the whole batch, such as momentum keys. At most `chunk` samples go through a
+    /// network at once.
+    fn keys(&self, _batch: &Batch, _chunk: usize) -> Vec<(SetName, Matrix)> {
         Vec::new()
+    }
+
+    /// Further sets for the samples `rows`, on the autodiff graph: predictions from the views' embeddings, or what else
+    /// the model makes of the batch.
+    fn companions(
+        &self,
+        _model: &Model,
+        _batch: &Batch,
+        _rows: &[usize],
+        _views: &[(SetName, Tensor<2>)],
+        _pass: &mut Pass,
+    ) -> Vec<(SetName, Tensor<2>)> {
+        Vec::new()
+    }
+
+    /// Features of earlier batches that the loss looks at.
+    fn queue(&self) -> Option<ArrayView2<'_, f32>> {
+        None
     }
 
     /// Takes the gradients of the method's own modules out of the backward pass.
@@ -128,7 +211,7 @@ pub trait Method: Send + Sync {
     }
 
     /// Updates the method's own modules and the loss's own parameters, then whatever follows the new model.
-    fn after_step(&mut self, _model: &Model, _optimizer: &mut Optimizer, _own: OwnGradients) {}
+    fn after_step(&mut self, _done: Done) {}
 
     /// The method's own tensors for the checkpoint.
     fn export(&self) -> NamedTensors {
@@ -141,25 +224,29 @@ pub trait Method: Send + Sync {
     }
 }
 
-/// What [`Method::after_step`] needs to train what belongs to the method.
-pub struct OwnGradients {
-    /// Of the method's modules, summed over the ranks.
+/// A step whose update of the model is done.
+pub struct Done<'a> {
+    pub model: &'a Model,
+    pub optimizer: &'a mut Optimizer,
+    /// What was contrasted, over all ranks.
+    pub sets: &'a EmbeddingSets,
+    /// Gradients of the method's modules, summed over the ranks.
     pub modules: NamedGrads,
-    /// Of the loss's own parameters.
+    /// Gradients of the loss's own parameters.
     pub parameters: Vec<(&'static str, f64)>,
     pub lr: f64,
 }
 
 /// A method that is its loss and nothing more.
-struct LossOnly<L>(L);
+struct LossOnly(Box<dyn Loss>);
 
-impl<L: Loss> Method for LossOnly<L> {
+impl Method for LossOnly {
     fn loss(&self) -> &dyn Loss {
-        &self.0
+        self.0.as_ref()
     }
 }
 
-fn check_temperature(temperature: f64) -> Result<(), (String, String)> {
+fn check_temperature(temperature: f64) -> Result<(), Problem> {
     if (0.005..=10.0).contains(&temperature) {
         return Ok(());
     }

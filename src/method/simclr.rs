@@ -1,8 +1,7 @@
 //! SimCLR, the baseline that the paper trains: NT-Xent.
 
-use super::{LossOnly, Method, check_temperature};
-use crate::augment::Preset;
-use crate::loss::NtXent;
+use super::{Problem, Setting, Spec, check_temperature};
+use crate::loss::{Loss, NtXent};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -13,17 +12,17 @@ pub struct SimclrConfig {
     pub temperature: f64,
 }
 
-impl SimclrConfig {
-    pub(super) fn defaults(preset: Preset) -> Self {
+impl Spec for SimclrConfig {
+    fn defaults(setting: &Setting) -> Self {
         // 0.2 is its authors' advice for small batches of small images.
-        Self { temperature: if matches!(preset, Preset::Cifar | Preset::Grey) { 0.2 } else { 0.1 } }
+        Self { temperature: if setting.is_small { 0.2 } else { 0.1 } }
     }
 
-    pub(super) fn check(&self) -> Result<(), (String, String)> {
+    fn check(&self) -> Result<(), Problem> {
         check_temperature(self.temperature)
     }
 
-    pub(super) fn build(&self) -> impl Method + use<> {
-        LossOnly(NtXent { temperature: self.temperature, alpha: None })
+    fn loss(&self) -> Box<dyn Loss> {
+        Box::new(NtXent { temperature: self.temperature, alpha: None })
     }
 }

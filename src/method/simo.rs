@@ -1,8 +1,13 @@
-//! SiMo without its momentum encoder: NT-Xent whose negatives count as α (EqCo's margin).
+//! SiMo: NT-Xent whose negatives count as α (EqCo's margin). As its authors train it, queries of the first view meet the
+//! momentum keys of the second, and the negatives are the keys of the batch's other images; without momentum both views
+//! are queries and keys, as in SimCLR.
 
-use super::{LossOnly, Method, check_temperature};
-use crate::augment::Preset;
-use crate::loss::NtXent;
+use super::momentum::MomentumEncoder;
+use super::{Done, Method, Parts, Problem, Setting, Spec, check_temperature};
+use crate::batch::Batch;
+use crate::encoder::{NamedTensors, ParamError};
+use crate::loss::{KeyNce, Loss, Negatives, NtXent, SetName};
+use crate::math::Matrix;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -13,22 +18,85 @@ pub struct SimoConfig {
     pub temperature: f64,
     /// α, the number of negatives to act like.
     pub alpha: f64,
+    /// m of the momentum encoder; 0: no momentum encoder.
+    pub momentum: f64,
 }
 
-impl SimoConfig {
-    pub(super) fn defaults(_: Preset) -> Self {
-        Self { temperature: 0.2, alpha: 65536.0 }
+impl Spec for SimoConfig {
+    fn defaults(setting: &Setting) -> Self {
+        Self { temperature: 0.2, alpha: 65536.0, momentum: default_momentum(setting) }
     }
 
-    pub(super) fn check(&self) -> Result<(), (String, String)> {
+    fn check(&self) -> Result<(), Problem> {
         check_temperature(self.temperature)?;
         if !(self.alpha > 0.0 && self.alpha.is_finite()) {
             return Err(("method.alpha".into(), format!("is {}; it must be positive (try 65536)", self.alpha)));
         }
-        Ok(())
+        check_momentum(self.momentum)
     }
 
-    pub(super) fn build(&self) -> impl Method + use<> {
-        LossOnly(NtXent { temperature: self.temperature, alpha: Some(self.alpha) })
+    fn is_two_view(&self) -> bool {
+        self.momentum > 0.0
     }
+
+    fn loss(&self) -> Box<dyn Loss> {
+        let (temperature, alpha) = (self.temperature, Some(self.alpha));
+        if self.momentum == 0.0 {
+            return Box::new(NtXent { temperature, alpha });
+        }
+        Box::new(KeyNce { temperature, alpha, negatives: Negatives::Batch, queries: &[(SetName::View(0), 1.0)] })
+    }
+
+    fn build(&self, parts: &Parts) -> Box<dyn Method> {
+        if self.momentum == 0.0 {
+            return Box::new(super::LossOnly(self.loss()));
+        }
+        Box::new(Simo { loss: self.loss(), follower: MomentumEncoder::new(parts, self.momentum) })
+    }
+}
+
+struct Simo {
+    loss: Box<dyn Loss>,
+    follower: MomentumEncoder,
+}
+
+impl Method for Simo {
+    fn loss(&self) -> &dyn Loss {
+        self.loss.as_ref()
+    }
+
+    fn query_views(&self, _: usize) -> usize {
+        1
+    }
+
+    fn keys(&self, batch: &Batch, chunk: usize) -> Vec<(SetName, Matrix)> {
+        let order: Vec<usize> = (0..batch.ours.len()).collect();
+        vec![(SetName::Key(1), self.follower.embed(batch, 1, &order, chunk))]
+    }
+
+    fn after_step(&mut self, done: Done) {
+        self.follower.follow(done.model);
+    }
+
+    fn export(&self) -> NamedTensors {
+        let mut tensors = NamedTensors::new();
+        self.follower.export(&mut tensors);
+        tensors
+    }
+
+    fn import(&mut self, tensors: &NamedTensors) -> Result<(), ParamError> {
+        self.follower.import(tensors)
+    }
+}
+
+/// 0.999 on ImageNet; MoCo's 0.99 on CIFAR, whose epochs have fewer steps.
+pub(super) fn default_momentum(setting: &Setting) -> f64 {
+    if setting.is_small { 0.99 } else { 0.999 }
+}
+
+pub(super) fn check_momentum(momentum: f64) -> Result<(), Problem> {
+    if (0.0..1.0).contains(&momentum) {
+        return Ok(());
+    }
+    Err(("method.momentum".into(), format!("is {momentum}; it must be at least 0 and below 1 (try 0.999)")))
 }

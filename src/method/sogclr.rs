@@ -1,8 +1,7 @@
 //! SogCLR, the paper's method.
 
-use super::{LossOnly, Method, check_temperature};
-use crate::augment::Preset;
-use crate::loss::{Gamma, SogClr, Variant};
+use super::{Problem, Setting, Spec, check_temperature};
+use crate::loss::{Gamma, Loss, SogClr, Variant};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -21,10 +20,10 @@ pub struct SogclrConfig {
     pub by_label: bool,
 }
 
-impl SogclrConfig {
-    pub(super) fn defaults(preset: Preset) -> Self {
+impl Spec for SogclrConfig {
+    fn defaults(setting: &Setting) -> Self {
         // The paper's 0.1 on ImageNet; the same as SimCLR's on small images, where 0.1 to 0.3 differ little.
-        let temperature = if matches!(preset, Preset::Cifar | Preset::Grey) { 0.2 } else { 0.1 };
+        let temperature = if setting.is_small { 0.2 } else { 0.1 };
         Self {
             temperature,
             gamma: Gamma::Constant { value: 0.8 },
@@ -34,7 +33,7 @@ impl SogclrConfig {
         }
     }
 
-    pub(super) fn check(&self) -> Result<(), (String, String)> {
+    fn check(&self) -> Result<(), Problem> {
         check_temperature(self.temperature)?;
         let lowest = check_gamma(&self.gamma)?;
         if self.variant == Variant::Tf && lowest <= 0.5 {
@@ -47,8 +46,12 @@ impl SogclrConfig {
         Ok(())
     }
 
-    pub(super) fn build(&self) -> impl Method + use<> {
-        LossOnly(SogClr {
+    fn needs_labels(&self) -> bool {
+        self.by_label
+    }
+
+    fn loss(&self) -> Box<dyn Loss> {
+        Box::new(SogClr {
             temperature: self.temperature,
             gamma: self.gamma,
             variant: self.variant,
@@ -60,7 +63,7 @@ impl SogclrConfig {
 }
 
 /// The lowest γ of a schedule that makes sense.
-pub(super) fn check_gamma(gamma: &Gamma) -> Result<f64, (String, String)> {
+pub(super) fn check_gamma(gamma: &Gamma) -> Result<f64, Problem> {
     let lowest = match *gamma {
         Gamma::Constant { value } => value,
         Gamma::Cosine { min, .. } => min,

@@ -1,8 +1,7 @@
 //! SupCon: labels decide who is a positive.
 
-use super::{LossOnly, Method, check_temperature};
-use crate::augment::Preset;
-use crate::loss::SupCon;
+use super::{Problem, Setting, Spec, check_temperature};
+use crate::loss::{Loss, SupCon};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -13,16 +12,20 @@ pub struct SupconConfig {
     pub temperature: f64,
 }
 
-impl SupconConfig {
-    pub(super) fn defaults(preset: Preset) -> Self {
-        Self { temperature: if matches!(preset, Preset::Cifar | Preset::Grey) { 0.1 } else { 0.07 } }
+impl Spec for SupconConfig {
+    fn defaults(setting: &Setting) -> Self {
+        Self { temperature: if setting.is_small { 0.1 } else { 0.07 } }
     }
 
-    pub(super) fn check(&self) -> Result<(), (String, String)> {
+    fn check(&self) -> Result<(), Problem> {
         check_temperature(self.temperature)
     }
 
-    pub(super) fn build(&self) -> impl Method + use<> {
-        LossOnly(SupCon { temperature: self.temperature })
+    fn needs_labels(&self) -> bool {
+        true
+    }
+
+    fn loss(&self) -> Box<dyn Loss> {
+        Box::new(SupCon { temperature: self.temperature })
     }
 }

@@ -28,6 +28,17 @@ impl NamedGrads {
         visitor.found
     }
 
+    /// Adds the gradients of another part of the batch.
+    pub fn add(&mut self, other: Self) {
+        for (name, grad) in other.0 {
+            let sum = match self.0.remove(&name) {
+                Some(sum) => sum + grad,
+                None => grad,
+            };
+            self.0.insert(name, sum);
+        }
+    }
+
     pub fn insert(&mut self, name: &str, grad: Tensor<1>) {
         self.0.insert(name.to_owned(), grad);
     }

@@ -138,6 +138,11 @@ impl Optimizer {
     /// Applies one update to every parameter that has a gradient.
     pub fn step<M: Module>(&mut self, module: M, grads: NamedGrads, lr: f64) -> M {
         self.step += 1;
+        self.also(module, grads, lr)
+    }
+
+    /// Applies the current step to one more module, whose parameters have other names.
+    pub fn also<M: Module>(&mut self, module: M, grads: NamedGrads, lr: f64) -> M {
         map_named(module, &mut Update { optimizer: self, grads, lr })
     }
 
@@ -153,18 +158,21 @@ impl Optimizer {
         tensors
     }
 
-    /// Restores what [`Optimizer::export`] gave after `step` updates of a model with the parameters `model`.
+    /// Restores what [`Optimizer::export`] gave after `step` updates of the parameters `trained`.
     pub fn import(
         config: OptimizerConfig,
         step: u64,
         tensors: &NamedTensors,
-        model: &NamedTensors,
+        trained: &[&NamedTensors],
         device: &Device,
     ) -> Result<Self, ParamError> {
         let mut slots = BTreeMap::<String, Vec<Tensor<1>>>::new();
         // Names begin with the slot's index and the map is ordered, so a parameter's slots arrive in order.
         for (name, host) in tensors {
-            let fits = |(_, name): &(&str, &str)| model.get(*name).is_some_and(|p| p.values.len() == host.values.len());
+            let fits = |(_, name): &(&str, &str)| {
+                let mut found = trained.iter().filter_map(|tensors| tensors.get(*name));
+                found.any(|parameter| parameter.values.len() == host.values.len())
+            };
             let split = name.split_once('.').filter(fits);
             let (_, name) = split.ok_or_else(|| ParamError::Optimizer(name.clone()))?;
             let data = TensorData::new(host.values.clone(), [host.values.len()]);

@@ -1,35 +1,44 @@
 //! One training step: crops → encoder and head → gather → loss → backward → reduce → optimiser → state.
 //!
 //! The loss sees only embeddings on the host; its gradient goes back through the network as the gradient of
-//! Σ h·sg(∂L/∂h). Gathering and reducing are the identity in one process.
+//! Σ h·sg(∂L/∂h). That allows a batch larger than the memory (gradient caching): embed it chunk by chunk and forget the
+//! activations, take the loss over the whole batch, then embed each chunk again and send its gradient back. Gathering
+//! and reducing are the identity in one process.
 
-use crate::augment::AugmentConfig;
 use crate::batch::Batch;
 use crate::comm::Collective;
 use crate::encoder::{BufferUpdates, Model, Pass, apply_buffers};
 use crate::loss::{EmbeddingSets, LossError, LossInput, SetName};
 use crate::math::{Matrix, UnitRows};
-use crate::method::{Method, OwnGradients};
+use crate::method::{Done, Method};
 use crate::optim::{NamedGrads, Optimizer};
 use crate::state::SampleState;
-use burn::tensor::{Device, Tensor, TensorData};
+use burn::tensor::{Device, Gradients, Tensor, TensorData};
+use ndarray::{Axis, s};
+use std::ops::Range;
 
 /// What one step gives: the new model and what to report.
 pub struct StepOutput {
     pub model: Model,
     pub loss: f64,
     pub objective: f64,
+    /// What was contrasted.
+    pub sets: EmbeddingSets,
 }
 
-/// Advances model, optimiser, per-sample state and method by one batch.
+/// Embeddings by name, on the autodiff graph.
+type Embedded = Vec<(SetName, Tensor<2>)>;
+
+/// Advances model, optimiser, per-sample state and method by one batch, of which `chunk` samples go through the network
+/// at once.
 #[allow(clippy::too_many_arguments)] // the parts of a step, each used once
 pub fn step(
     model: Model,
     optimizer: &mut Optimizer,
     method: &mut dyn Method,
     state: &mut SampleState,
-    batch: Batch,
-    augment: &AugmentConfig,
+    batch: &Batch,
+    chunk: usize,
     comm: &dyn Collective,
     lr: f64,
 ) -> Result<StepOutput, LossError> {
@@ -37,35 +46,34 @@ pub fn step(
     rayon::scope(|_| {
         let device = first_device(&model);
         let share = batch.ours.len();
-        let crops: Vec<Tensor<4>> = augment
-            .views
-            .iter()
-            .zip(batch.crops)
-            .map(|(group, pixels)| {
-                let shape = [group.count * share, 3, group.size, group.size];
-                Tensor::from_data(TensorData::new(pixels, shape), &device)
-            })
-            .collect();
-
-        // h [views·share, dim]: one forward pass for each size of crop, all on the autodiff graph
+        let chunks: Vec<Range<usize>> =
+            (0..share).step_by(chunk).map(|first| first..(first + chunk).min(share)).collect();
         let mut updates = BufferUpdates::default();
-        let raw: Vec<Tensor<2>> =
-            crops.iter().map(|x| model.forward(x.clone(), &mut Pass::Train(&mut updates))).collect();
-        let h = if raw.len() == 1 { raw.into_iter().next().expect("one group") } else { Tensor::cat(raw, 0) };
-        let views: Vec<Tensor<2>> =
-            (0..augment.view_count()).map(|view| h.clone().narrow(0, view * share, share)).collect();
-        let companions = method.companions(&model, &crops, &views);
-        let named: Vec<(SetName, Tensor<2>)> =
-            views.into_iter().enumerate().map(|(k, view)| (SetName::View(k), view)).chain(companions).collect();
+
+        // h [share, dim] of each set; a batch in one piece keeps its graph
+        let mut kept = None;
+        let mut raw: Vec<(SetName, Matrix)> = if let [whole] = &chunks[..] {
+            let embedded = embed(&model, method, batch, whole.clone(), &device, &mut Pass::Train(&mut updates));
+            let raw = to_host(&embedded);
+            kept = Some(embedded);
+            raw
+        } else {
+            let pieces = chunks
+                .iter()
+                .map(|rows| to_host(&embed(&model, method, batch, rows.clone(), &device, &mut Pass::Batch)));
+            stack(pieces.collect())
+        };
+        raw.extend(method.keys(batch, chunk));
 
         // z [B, dim] of each set, over all ranks
-        let unit = |(name, h): &(SetName, Tensor<2>)| (*name, UnitRows::new(comm.all_gather(host_matrix(h))));
-        let sets = EmbeddingSets::new(named.iter().map(unit).collect());
+        let unit = |(name, h): (SetName, Matrix)| (name, UnitRows::new(comm.all_gather(h)));
+        let sets = EmbeddingSets::new(raw.into_iter().map(unit).collect());
         let out = method.loss().forward(&LossInput {
             sets: &sets,
             ids: &batch.ids,
             labels: batch.labels.as_deref(),
-            large_views: augment.views[0].count,
+            queue: method.queue(),
+            large_views: batch.crops[0].count,
             ours: batch.ours.clone(),
             state,
             epoch: batch.epoch,
@@ -74,28 +82,93 @@ pub fn step(
             return Err(LossError::NonFiniteLoss);
         }
 
-        // Σ h·sg(∂L/∂h) over all sets
-        let mut surrogate: Option<Tensor<1>> = None;
+        // ∂L/∂h [share, dim]
+        let mut dh = Vec::with_capacity(out.grads.len());
         for (name, dz) in out.grads {
-            let dh = sets.get(name)?.backward(batch.ours.start, dz);
-            let (_, h) = named.iter().find(|(n, _)| *n == name).expect("a gradient belongs to a set");
-            let dh = Tensor::<2>::from_data(TensorData::new(dh.into_raw_vec_and_offset().0, h.dims()), &device);
-            let term = (h.clone() * dh).sum();
-            surrogate = Some(match surrogate {
-                Some(sum) => sum + term,
-                None => term,
-            });
+            dh.push((name, sets.get(name)?.backward(batch.ours.start, dz)));
         }
-        let mut gradients = surrogate.expect("a loss has a gradient").backward();
+        let (mut grads, mut modules) = (NamedGrads::default(), NamedGrads::default());
+        for rows in chunks {
+            let embedded = kept
+                .take()
+                .unwrap_or_else(|| embed(&model, method, batch, rows.clone(), &device, &mut Pass::Train(&mut updates)));
+            let mut gradients = backward(embedded, &dh, rows, &device);
+            grads.add(NamedGrads::collect(&model, &mut gradients));
+            modules.add(method.collect(&mut gradients));
+        }
         let reduce = |grads: NamedGrads| grads.map(|grad| comm.all_reduce_tensor(grad));
-        let grads = reduce(NamedGrads::collect(&model, &mut gradients));
-        let modules = reduce(method.collect(&mut gradients));
+        let (grads, modules) = (reduce(grads), reduce(modules));
 
         let model = apply_buffers(optimizer.step(model, grads, lr), updates);
         state.commit(out.update);
-        method.after_step(&model, optimizer, OwnGradients { modules, parameters: out.parameter_grads, lr });
-        Ok(StepOutput { model, loss: out.loss, objective: out.objective })
+        let parameters = out.parameter_grads;
+        method.after_step(Done { model: &model, optimizer, sets: &sets, modules, parameters, lr });
+        Ok(StepOutput { model, loss: out.loss, objective: out.objective, sets })
     })
+}
+
+/// Every set of the samples `rows`: one forward pass for each size of crop and group of batch norm.
+fn embed(
+    model: &Model,
+    method: &dyn Method,
+    batch: &Batch,
+    rows: Range<usize>,
+    device: &Device,
+    pass: &mut Pass,
+) -> Embedded {
+    let group = (batch.ours.len() / method.norm_groups()).min(rows.len());
+    let rows: Vec<usize> = rows.collect();
+    let mut groups = rows.chunks(group).map(|rows| {
+        let mut sets = Embedded::new();
+        let mut left = method.query_views(batch.crops.iter().map(|crops| crops.count).sum());
+        for crops in &batch.crops {
+            let views = crops.count.min(left);
+            left -= views;
+            if views == 0 {
+                break;
+            }
+            // h [views·rows, dim]
+            let h = model.forward(crops.tensor(0..views, rows, device), pass);
+            let first = sets.len();
+            sets.extend(
+                (0..views)
+                    .map(|view| (SetName::View(first + view), h.clone().narrow(0, view * rows.len(), rows.len()))),
+            );
+        }
+        let companions = method.companions(model, batch, rows, &sets, pass);
+        sets.extend(companions);
+        sets
+    });
+    let first = groups.next().expect("a batch is not empty");
+    let rest: Vec<Embedded> = groups.collect();
+    if rest.is_empty() {
+        return first;
+    }
+    let joined = first.into_iter().enumerate().map(|(set, (name, h))| {
+        let pieces = std::iter::once(h).chain(rest.iter().map(|group| group[set].1.clone())).collect();
+        (name, Tensor::cat(pieces, 0))
+    });
+    joined.collect()
+}
+
+/// The gradients of Σ h·sg(∂L/∂h) over all sets that have one.
+fn backward(embedded: Embedded, dh: &[(SetName, Matrix)], rows: Range<usize>, device: &Device) -> Gradients {
+    let term = |(name, dh): &(SetName, Matrix)| {
+        let (_, h) = embedded.iter().find(|(n, _)| n == name).expect("a gradient belongs to a set");
+        let values: Vec<f32> = dh.slice(s![rows.clone(), ..]).iter().copied().collect();
+        let dh = Tensor::<2>::from_data(TensorData::new(values, h.dims()), device);
+        (h.clone() * dh).sum()
+    };
+    dh.iter().map(term).reduce(|sum, term| sum + term).expect("a loss has a gradient").backward()
+}
+
+/// Chunk after chunk, set by set.
+fn stack(pieces: Vec<Vec<(SetName, Matrix)>>) -> Vec<(SetName, Matrix)> {
+    let sets = pieces[0].iter().enumerate().map(|(set, (name, _))| {
+        let blocks: Vec<_> = pieces.iter().map(|piece| piece[set].1.view()).collect();
+        (*name, ndarray::concatenate(Axis(0), &blocks).expect("chunks have one dimension"))
+    });
+    sets.collect()
 }
 
 fn first_device(model: &Model) -> Device {
@@ -103,8 +176,10 @@ fn first_device(model: &Model) -> Device {
     model.devices().first().cloned().expect("a model has parameters").autodiff()
 }
 
-fn host_matrix(tensor: &Tensor<2>) -> Matrix {
-    let shape = tensor.dims();
-    let values = tensor.clone().inner().into_data().try_to_vec::<f32>().expect("embeddings are f32");
-    Matrix::from_shape_vec(shape, values).expect("as many values as the shape says")
+fn to_host(embedded: &Embedded) -> Vec<(SetName, Matrix)> {
+    let matrix = |(name, h): &(SetName, Tensor<2>)| {
+        let values = h.clone().inner().into_data().try_to_vec::<f32>().expect("embeddings are f32");
+        (*name, Matrix::from_shape_vec(h.dims(), values).expect("as many values as the shape says"))
+    };
+    embedded.iter().map(matrix).collect()
 }

@@ -7,7 +7,7 @@ use crate::comm::Collective;
 use crate::config::RunConfig;
 use crate::data::Split;
 use crate::encoder::{Model, export, import};
-use crate::method::Method;
+use crate::method::{Method, Parts};
 use crate::optim::Optimizer;
 use crate::state::SampleState;
 use std::sync::Arc;
@@ -55,7 +55,8 @@ impl Trainer {
     /// A fresh start on `samples` images.
     pub fn new(config: &RunConfig, samples: usize) -> Result<Self, TrainError> {
         let device = open_device(config.train.device)?.autodiff();
-        let method = config.method.build();
+        let parts = Parts { encoder: &config.encoder, head: &config.head, seed: config.seed, device: device.clone() };
+        let method = config.method.spec().build(&parts);
         Ok(Self {
             plan: plan(config, samples),
             model: Some(Model::new(&config.encoder, &config.head, config.seed, &device)),
@@ -82,8 +83,8 @@ impl Trainer {
         fresh.model = Some(import(model, &checkpoint.model)?);
         let device = open_device(config.train.device)?;
         let step = checkpoint.step as u64;
-        fresh.optimizer =
-            Optimizer::import(config.optimizer.clone(), step, &checkpoint.optimizer, &checkpoint.model, &device)?;
+        let trained = [&checkpoint.model, &checkpoint.method_tensors];
+        fresh.optimizer = Optimizer::import(config.optimizer.clone(), step, &checkpoint.optimizer, &trained, &device)?;
         fresh.method.import(&checkpoint.method_tensors)?;
         fresh.state = checkpoint.state;
         fresh.step = checkpoint.step;
@@ -185,8 +186,8 @@ impl Trainer {
             &mut self.optimizer,
             self.method.as_mut(),
             &mut self.state,
-            batch,
-            &self.config.augment,
+            &batch,
+            self.config.train.micro_batch.unwrap_or(batch.ours.len()),
             comm,
             lr,
         )

@@ -81,6 +81,55 @@ fn loss_gradients_and_state_equal_pytorch() {
 }
 
 #[test]
+fn losses_with_keys_equal_pytorch() {
+    let root = tempfile::tempdir().unwrap();
+    let (input, out) = (root.path().join("in.safetensors"), root.path().join("out.safetensors"));
+    // Step 0 meets the queue as it was drawn.
+    let batch = |name: &'static str, golden_name: &str| (name, Dtype::F32, vec![4, 6], golden(golden_name, 0));
+    let queue = {
+        let file =
+            std::fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/losses.safetensors")).unwrap();
+        SafeTensors::deserialize(&file).unwrap().tensor("keyed.queue").unwrap().data().to_vec()
+    };
+    let everything = [
+        batch("z_a", "z_a"),
+        batch("z_b", "z_b"),
+        batch("k_b", "keyed.k_b"),
+        batch("p_a", "keyed.p_a"),
+        batch("p_b", "keyed.p_b"),
+        batch("z_jigsaw", "keyed.z_jigsaw"),
+        ("queue", Dtype::F32, vec![7, 6], queue),
+    ];
+    for (kind, arguments, gradients) in [
+        ("moco", &["--method", "moco"][..], &[("grad_a", "grad_z_a")][..]),
+        ("simo_keys", &["--method", "simo", "--set", "alpha=64.0"], &[("grad_a", "grad_z_a")]),
+        ("infomin", &["--method", "infomin"], &[("grad_a", "grad_z_a"), ("grad_jigsaw", "grad_z_jigsaw")]),
+        ("nnclr", &["--method", "nnclr"], &[("grad_p_a", "grad_p_a"), ("grad_p_b", "grad_p_b")]),
+    ] {
+        write(&input, &everything);
+        let verb = |input: &Path| {
+            let mut command = sogclr();
+            command.arg("loss").arg(input).args(["--temperature", "0.1"]).args(arguments).arg("--out").arg(&out);
+            command
+        };
+        verb(&input).assert().success();
+        let want = f64::from_le_bytes(golden(&format!("{kind}.c0.loss"), 0).try_into().unwrap());
+        assert!((f64::from(read(&out, "loss")[0]) - want).abs() < 1e-5 * want.abs().max(1.0), "{kind}");
+        for (field, golden_name) in gradients {
+            let want = floats(&golden(&format!("{kind}.c0.{golden_name}"), 0));
+            for (ours, want) in read(&out, field).iter().zip(want) {
+                assert!((ours - want).abs() < 2e-4 * want.abs().max(1.0), "{kind} {field}: {ours} vs {want}");
+            }
+        }
+        if kind != "simo_keys" {
+            write(&input, &everything[..6]);
+            let (code, text) = failure(&mut verb(&input));
+            assert!(code == 2 && text.contains("queue is missing"), "{kind}: {text}");
+        }
+    }
+}
+
+#[test]
 fn wrong_files_are_named() {
     let root = tempfile::tempdir().unwrap();
     let (input, out) = (root.path().join("in.safetensors"), root.path().join("out.safetensors"));

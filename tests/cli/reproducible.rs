@@ -1,6 +1,7 @@
 //! The same seed and configuration give the same bytes, whatever the number of threads.
 
 use crate::{sogclr, train};
+use sogclr::method::MethodConfig;
 use std::path::Path;
 
 fn encoder(run: &Path) -> Vec<u8> {
@@ -27,14 +28,23 @@ fn one_thread_and_two_give_the_same_bytes_and_another_seed_does_not() {
 #[test]
 fn every_method_resumes_to_the_same_bytes() {
     let root = tempfile::tempdir().unwrap();
-    for method in ["sogclr", "simclr", "dcl", "flatnce", "simo", "isogclr", "debiased", "supcon"] {
-        let run = root.path().join(method);
-        train(&run, &["--method", method, "--keep-every", "1"]);
+    let plain = MethodConfig::NAMES.iter().map(|name| (*name, *name, &[][..]));
+    let more: [(&str, &str, &[&str]); 6] = [
+        ("simo without momentum", "simo", &["--set", "method.momentum=0"]),
+        ("moco in groups", "moco", &["--set", "method.norm_groups=2", "--set", "method.queue=20"]),
+        ("nnclr with adamw", "nnclr", &["--set", "optimizer.kind=adamw"]),
+        ("multi-crop", "sogclr", &["--views", "2x8+2x6"]),
+        ("micro-batches", "infomin", &["--micro-batch", "4"]),
+        ("cosine gamma", "sogclr", &["--set", "method.gamma={kind='cosine', min=0.2, epochs=2}"]),
+    ];
+    for (name, method, settings) in plain.chain(more) {
+        let run = root.path().join(name);
+        train(&run, &[&["--method", method, "--keep-every", "1"], settings].concat());
         let last = run.join("checkpoints/step-000000012.safetensors");
         let whole = (std::fs::read(&last).unwrap(), encoder(&run));
         // As if the second epoch had never been saved.
         std::fs::remove_file(&last).unwrap();
         sogclr().arg("resume").arg(&run).assert().success();
-        assert!((std::fs::read(&last).unwrap(), encoder(&run)) == whole, "{method}");
+        assert!((std::fs::read(&last).unwrap(), encoder(&run)) == whole, "{name}");
     }
 }

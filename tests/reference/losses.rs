@@ -1,12 +1,14 @@
 //! Every loss over ten and more steps of state against PyTorch: value, objective, all gradients, ln u.
 
 use crate::files::{Golden, json};
-use ndarray::{Axis, Ix1, Ix2};
+use ndarray::{ArrayView2, Axis, Ix1, Ix2};
+use sogclr::encoder::HostTensor;
 use sogclr::loss::{
     Dcl, Debiased, EmbeddingSets, FlatNce, Gamma, Individual, Loss, LossInput, LossOutput, NtXent, SetName, SogClr,
     SupCon, Variant,
 };
 use sogclr::math::{Matrix, UnitRows};
+use sogclr::method::{FeatureQueue, MethodConfig, Setting};
 use sogclr::state::{LOG_U, SampleState, TAU};
 
 /// One evaluation on raw view embeddings; gradients w.r.t. the raw embeddings.
@@ -31,7 +33,7 @@ pub fn evaluate_labelled(
 ) -> (LossOutput, Vec<Matrix>) {
     let sets: Vec<_> = raw.iter().enumerate().map(|(k, m)| (SetName::View(k), UnitRows::new(m.clone()))).collect();
     let sets = EmbeddingSets::new(sets);
-    let input = LossInput { sets: &sets, ids, labels, large_views, ours: 0..ids.len(), state, epoch: 0 };
+    let input = LossInput { sets: &sets, ids, labels, queue: None, large_views, ours: 0..ids.len(), state, epoch: 0 };
     let out = loss.forward(&input).unwrap();
     let grads = out.grads.iter().map(|(name, dz)| sets.get(*name).unwrap().backward(0, dz.clone())).collect();
     (out, grads)
@@ -123,6 +125,87 @@ fn losses_gradients_and_state_follow_pytorch() {
                         }
                     }
                 }
+            }
+        }
+    }
+}
+
+/// Step `t` of a golden tensor `[T, B, D]`.
+fn step_of(golden: &Golden, name: &str, t: usize) -> Matrix {
+    golden.get(name).index_axis(Axis(0), t).into_dimensionality::<Ix2>().unwrap().mapv(|v| v as f32)
+}
+
+/// One evaluation on raw embeddings of any sets, with a queue; gradients w.r.t. the raw embeddings, by set.
+pub fn evaluate_sets(
+    loss: &dyn Loss,
+    raw: &[(SetName, Matrix)],
+    queue: ArrayView2<f32>,
+) -> (LossOutput, EmbeddingSets, Vec<(SetName, Matrix)>) {
+    let sets = EmbeddingSets::new(raw.iter().map(|(name, m)| (*name, UnitRows::new(m.clone()))).collect());
+    let ids: Vec<usize> = (0..raw[0].1.nrows()).collect();
+    let state = SampleState::new(ids.len(), &[]);
+    let (ours, queue) = (0..ids.len(), Some(queue));
+    let input =
+        LossInput { sets: &sets, ids: &ids, labels: None, queue, large_views: 2, ours, state: &state, epoch: 0 };
+    let out = loss.forward(&input).unwrap();
+    let back = |(name, dz): &(SetName, Matrix)| (*name, sets.get(*name).unwrap().backward(0, dz.clone()));
+    let grads = out.grads.iter().map(back).collect();
+    (out, sets, grads)
+}
+
+#[test]
+fn losses_with_keys_and_a_queue_follow_pytorch() {
+    let (golden, info) = (Golden::open("losses.safetensors"), json("losses.json"));
+    let names = [
+        ("z_a", SetName::View(0)),
+        ("z_b", SetName::View(1)),
+        ("keyed.k_b", SetName::Key(1)),
+        ("keyed.p_a", SetName::Predictor(0)),
+        ("keyed.p_b", SetName::Predictor(1)),
+        ("keyed.z_jigsaw", SetName::Jigsaw),
+    ];
+    let setting = Setting { is_small: false, is_grey: false, samples: 100, batch: 4 };
+    for kind in info["keyed"].as_array().unwrap().iter().map(|kind| kind.as_str().unwrap()) {
+        for (c, config) in info["configs"].as_array().unwrap().iter().enumerate() {
+            let mut method = MethodConfig::defaults(kind.trim_end_matches("_keys"), &setting).unwrap();
+            let mut table = toml::Table::try_from(&method).unwrap();
+            table.insert("temperature".into(), config["tau"].as_f64().unwrap().into());
+            if kind == "simo_keys" {
+                table.insert("alpha".into(), info["alpha"].as_f64().unwrap().into());
+            }
+            method = table.try_into().unwrap();
+            let loss = method.spec().loss();
+            let tolerance = 1e-6 / config["tau"].as_f64().unwrap();
+
+            let first = golden.get("keyed.queue").mapv(|v| v as f32);
+            let mut queue = FeatureQueue::new(first.shape()[0], first.shape()[1], 0);
+            let host = HostTensor { shape: first.shape().to_vec(), values: first.iter().copied().collect() };
+            let next = HostTensor { shape: vec![1], values: vec![0.0] };
+            queue.import(&[("queue".to_owned(), host), ("queue_next".to_owned(), next)].into()).unwrap();
+            for t in 0..info["steps"].as_u64().unwrap() as usize {
+                let raw: Vec<(SetName, Matrix)> =
+                    names.iter().map(|(name, set)| (*set, step_of(&golden, name, t))).collect();
+                let (out, sets, grads) = evaluate_sets(loss.as_ref(), &raw, queue.rows());
+                let label = format!("{kind}.c{c} step {t}");
+                let want = golden.get(&format!("{kind}.c{c}.loss"))[[t]];
+                assert_close(&label, out.loss, want, want.abs().max(1.0), tolerance);
+                for (set, grad) in &grads {
+                    let (name, _) = names.iter().find(|(_, other)| other == set).unwrap();
+                    let field = format!("{kind}.c{c}.grad_{}", name.trim_start_matches("keyed."));
+                    let want = step_of(&golden, &field, t);
+                    let scale = want.iter().fold(0.0_f64, |max, v| max.max(f64::from(v.abs())));
+                    for (ours, want) in grad.iter().zip(&want) {
+                        let label = format!("{label} {field}");
+                        assert_close(&label, (*ours).into(), (*want).into(), scale, 20.0 * tolerance);
+                    }
+                }
+                let count = if matches!(kind, "infomin" | "nnclr") { 2 } else { 1 };
+                assert_eq!(grads.len(), count, "{label}: gradients");
+                queue.push(sets.get(if kind == "nnclr" { SetName::View(0) } else { SetName::Key(1) }).unwrap());
+            }
+            let want = golden.get(&format!("{kind}.c{c}.queue"));
+            for (ours, want) in queue.rows().iter().zip(&want) {
+                assert!((f64::from(*ours) - want).abs() < 1e-6, "{kind}: the queue's order");
             }
         }
     }

@@ -1,10 +1,10 @@
 //! Losses against a plain f64 loop written from the formulas, finite differences, and invariances.
 
-use crate::losses::{evaluate, evaluate_labelled};
+use crate::losses::{evaluate, evaluate_labelled, evaluate_sets};
 use proptest::prelude::*;
 use sogclr::loss::{
-    Dcl, Debiased, EmbeddingSets, FlatNce, Gamma, Loss, LossError, LossInput, LossOutput, NtXent, SetName, SogClr,
-    SupCon, Variant,
+    Dcl, Debiased, EmbeddingSets, FlatNce, Gamma, KeyNce, Loss, LossError, LossInput, LossOutput, NearestNce,
+    Negatives, NtXent, SetName, SogClr, SupCon, Variant,
 };
 use sogclr::math::{Matrix, SampleRng, UnitRows};
 use sogclr::state::{LOG_U, SampleState, StateUpdate};
@@ -156,7 +156,7 @@ fn ntxent_gradient_is_the_finite_difference_of_the_loss() {
 
 fn assert_finite_difference(raw: &[Matrix], grads: &[Matrix], value: impl Fn(&[Matrix]) -> f64) {
     let h = 4e-3_f32;
-    for view in 0..2 {
+    for view in 0..raw.len() {
         for index in ndarray::indices(raw[view].dim()) {
             let shifted = |by: f32| {
                 let mut moved = raw.to_vec();
@@ -178,7 +178,16 @@ fn rows_that_are_ours_get_the_gradient_of_the_whole_batch() {
     let (whole, _) = evaluate(&sogclr(0.1, 0.9), &raw, &ids, &state, 2);
     let named = raw.iter().enumerate().map(|(k, m)| (SetName::View(k), UnitRows::new(m.clone()))).collect();
     let sets = EmbeddingSets::new(named);
-    let input = LossInput { sets: &sets, ids: &ids, labels: None, large_views: 2, ours: 2..5, state: &state, epoch: 0 };
+    let input = LossInput {
+        sets: &sets,
+        ids: &ids,
+        labels: None,
+        queue: None,
+        large_views: 2,
+        ours: 2..5,
+        state: &state,
+        epoch: 0,
+    };
     let part = sogclr(0.1, 0.9).forward(&input).unwrap();
     assert_eq!(part.loss, whole.loss);
     assert_eq!(part.update, whole.update);
@@ -195,7 +204,8 @@ fn bad_batches_are_refused() {
         let named = raw.into_iter().enumerate().map(|(k, m)| (SetName::View(k), UnitRows::new(m))).collect();
         let sets = EmbeddingSets::new(named);
         let ours = 0..ids.len();
-        let input = LossInput { sets: &sets, ids, labels: None, large_views: 2, ours, state: &state, epoch: 0 };
+        let input =
+            LossInput { sets: &sets, ids, labels: None, queue: None, large_views: 2, ours, state: &state, epoch: 0 };
         sogclr(0.1, 0.9).forward(&input).err()
     };
     assert_eq!(try_with(embeddings(0, 1, 4), &[0]), Some(LossError::TooFewSamples(1)));
@@ -351,8 +361,16 @@ fn labels_that_cannot_be_contrasted_are_refused() {
     let sets = raw.iter().enumerate().map(|(k, m)| (SetName::View(k), UnitRows::new(m.clone()))).collect();
     let (sets, state) = (EmbeddingSets::new(sets), SampleState::new(4, &[]));
     let forward = |labels: Option<&[u32]>| {
-        let input =
-            LossInput { sets: &sets, ids: &[0, 1, 2, 3], labels, large_views: 2, ours: 0..4, state: &state, epoch: 0 };
+        let input = LossInput {
+            sets: &sets,
+            ids: &[0, 1, 2, 3],
+            labels,
+            queue: None,
+            large_views: 2,
+            ours: 0..4,
+            state: &state,
+            epoch: 0,
+        };
         SupCon { temperature: 0.1 }.forward(&input).map(|_| ()).unwrap_err()
     };
     assert_eq!(forward(None), LossError::NoLabels);
@@ -365,4 +383,190 @@ fn adaptive_gamma_follows_its_formula() {
     let gamma = Gamma::Adaptive { offset: 2.0 };
     assert!((gamma.at(0, -2.0) - 0.5).abs() < 1e-12);
     assert!(gamma.at(9, 5.0) > gamma.at(0, 0.0) && gamma.at(0, 5.0) < 1.0);
+}
+
+/// Embeddings of every set that a loss with keys looks at, four samples each.
+fn keyed(seed: u64, dim: usize) -> Vec<(SetName, Matrix)> {
+    let names = [SetName::View(0), SetName::View(1), SetName::Key(1), SetName::Predictor(0), SetName::Predictor(1)];
+    let mut rng = SampleRng::weights(seed, "keyed");
+    let mut random = || Matrix::from_shape_fn((4, dim), |_| rng.normal());
+    names.into_iter().chain([SetName::Jigsaw]).map(|name| (name, random())).collect()
+}
+
+fn with_keys(temperature: f64) -> Vec<(&'static str, Box<dyn Loss>)> {
+    const ONE: &[(SetName, f64)] = &[(SetName::View(0), 1.0)];
+    const TWO: &[(SetName, f64)] = &[(SetName::View(0), 0.5), (SetName::Jigsaw, 0.5)];
+    let keys = |negatives, alpha, queries| Box::new(KeyNce { temperature, negatives, alpha, queries });
+    vec![
+        ("moco", keys(Negatives::Queue, None, ONE)),
+        ("simo", keys(Negatives::Batch, Some(500.0), ONE)),
+        ("infomin", keys(Negatives::Queue, None, TWO)),
+        ("nnclr", Box::new(NearestNce { temperature })),
+    ]
+}
+
+#[test]
+fn gradients_are_finite_differences_of_every_loss_with_keys() {
+    let (raw, queue) = (keyed(3, 5), UnitRows::new(embeddings(4, 6, 5)[0].clone()));
+    let h = 4e-3_f32;
+    for (name, loss) in with_keys(0.4) {
+        let (_, _, grads) = evaluate_sets(loss.as_ref(), &raw, queue.matrix().view());
+        assert!(!grads.is_empty());
+        for (set, grad) in grads {
+            let place = raw.iter().position(|(other, _)| *other == set).unwrap();
+            for index in ndarray::indices(grad.dim()) {
+                let shifted = |by: f32| {
+                    let mut moved = raw.clone();
+                    moved[place].1[index] += by;
+                    evaluate_sets(loss.as_ref(), &moved, queue.matrix().view()).0.loss
+                };
+                let numeric = (shifted(h) - shifted(-h)) / f64::from(2.0 * h);
+                let ours = f64::from(grad[index]);
+                assert!((numeric - ours).abs() < 2e-4, "{name} {set} {index:?}: {numeric} vs {ours}");
+            }
+        }
+    }
+}
+
+#[test]
+fn losses_with_keys_equal_the_f64_loop() {
+    let (raw, tau) = (keyed(5, 6), 0.3);
+    let queue = UnitRows::new(embeddings(6, 7, 6)[0].clone());
+    let get = |name: SetName| unit(&raw.iter().find(|(other, _)| *other == name).unwrap().1);
+    let dot = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(x, y)| x * y).sum::<f64>();
+    let (q, k, j) = (get(SetName::View(0)), get(SetName::Key(1)), get(SetName::Jigsaw));
+    let stored = unit(queue.matrix());
+    let against_queue = |q: &[Vec<f64>]| -> f64 {
+        let row = |i: usize| {
+            let e = (dot(&q[i], &k[i]) / tau).exp();
+            let sum: f64 = stored.iter().map(|n| (dot(&q[i], n) / tau).exp()).sum();
+            -(e / (e + sum)).ln()
+        };
+        (0..4).map(row).sum::<f64>() / 4.0
+    };
+    let against_batch: f64 = (0..4)
+        .map(|i| {
+            let e = (dot(&q[i], &k[i]) / tau).exp();
+            let sum: f64 = (0..4).filter(|&n| n != i).map(|n| (dot(&q[i], &k[n]) / tau).exp()).sum();
+            -(e / (e + 500.0 / 3.0 * sum)).ln() / 4.0
+        })
+        .sum();
+    let mut nearest_loss = 0.0;
+    for (view, prediction) in [(0, 1), (1, 0)] {
+        let (z, p) = (get(SetName::View(view)), get(SetName::Predictor(prediction)));
+        for i in 0..4 {
+            let best = stored.iter().max_by(|a, b| dot(&z[i], a).total_cmp(&dot(&z[i], b))).unwrap();
+            let sum: f64 = p.iter().map(|p| (dot(best, p) / tau).exp()).sum();
+            nearest_loss -= ((dot(best, &p[i]) / tau).exp() / sum).ln() / 8.0;
+        }
+    }
+    let want = [against_queue(&q), against_batch, 0.5 * (against_queue(&q) + against_queue(&j)), nearest_loss];
+    for ((name, loss), want) in with_keys(tau).into_iter().zip(want) {
+        let (out, _, _) = evaluate_sets(loss.as_ref(), &raw, queue.matrix().view());
+        assert!((out.loss - want).abs() < 1e-6, "{name}: {} vs {want}", out.loss);
+    }
+}
+
+#[test]
+fn losses_with_keys_are_finite_at_small_temperatures() {
+    for temperature in [0.005, 0.01, 0.1] {
+        for (name, loss) in with_keys(temperature) {
+            let (raw, queue) = (keyed(7, 3), UnitRows::new(embeddings(8, 5, 3)[0].clone()));
+            let alike: Vec<(SetName, Matrix)> = raw.iter().map(|(name, m)| (*name, Matrix::ones(m.dim()))).collect();
+            for raw in [raw, alike] {
+                let (out, _, grads) = evaluate_sets(loss.as_ref(), &raw, queue.matrix().view());
+                assert!(out.loss.is_finite() && out.objective.is_finite(), "{name} at {temperature}");
+                assert!(grads.iter().flat_map(|(_, g)| g).all(|g| g.is_finite()), "{name} at {temperature}");
+            }
+        }
+    }
+}
+
+/// A queue of the other images' keys makes MoCo SiMo with α = K.
+#[test]
+fn moco_with_the_batch_as_queue_is_simo_with_its_own_count() {
+    let temperature = 0.2;
+    let raw = keyed(9, 5);
+    let queries = &[(SetName::View(0), 1.0)];
+    let keys = UnitRows::new(raw[2].1.clone());
+    let simo = KeyNce { temperature, negatives: Negatives::Batch, alpha: Some(3.0), queries };
+    let (simo, _, _) = evaluate_sets(&simo, &raw, keys.matrix().view());
+    // One query at a time, whose own key is not in the queue.
+    let moco = KeyNce { temperature, negatives: Negatives::Queue, alpha: None, queries };
+    let mut total = 0.0;
+    for i in 0..4 {
+        let others: Vec<usize> = (0..4).filter(|&j| j != i).collect();
+        let queue = keys.matrix().select(ndarray::Axis(0), &others);
+        // The pair twice: a batch has at least two samples.
+        let pair: Vec<(SetName, Matrix)> =
+            raw.iter().map(|(name, m)| (*name, m.select(ndarray::Axis(0), &[i, i]))).collect();
+        total += evaluate_sets(&moco, &pair, queue.view()).0.loss / 4.0;
+    }
+    assert!((simo.loss - total).abs() < 1e-6, "{} {total}", simo.loss);
+}
+
+/// Multi-crop from its definition, crop by crop: anchors are all crops, positives the other large crops of the image.
+fn multi_crop(name: &str, raw: &[Matrix], large: usize, tau: f64) -> f64 {
+    let batch = raw[0].nrows();
+    let z: Vec<Vec<Vec<f64>>> = raw.iter().map(unit).collect();
+    let s = |a: (usize, usize), b: (usize, usize)| -> f64 {
+        z[a.0][a.1].iter().zip(&z[b.0][b.1]).map(|(x, y)| x * y).sum()
+    };
+    let mut total = 0.0;
+    for a in (0..raw.len()).flat_map(|view| (0..batch).map(move |i| (view, i))) {
+        let positives: Vec<f64> = (0..large).filter(|&view| view != a.0).map(|view| s(a, (view, a.1))).collect();
+        let others = (0..raw.len()).flat_map(|view| (0..batch).map(move |j| (view, j))).filter(|b| b.1 != a.1);
+        let negatives: Vec<f64> = others.map(|b| s(a, b)).collect();
+        let sum: f64 = negatives.iter().map(|s| (s / tau).exp()).sum();
+        let mean = |f: &dyn Fn(f64) -> f64| positives.iter().map(|&s| f(s)).sum::<f64>() / positives.len() as f64;
+        total += match name {
+            "simclr" => mean(&|s| ((s / tau).exp() + sum).ln() - s / tau),
+            "dcl" => mean(&|s| sum.ln() - s / tau),
+            "flatnce" => mean(&|s| (1.0 + (sum.ln() - s / tau).exp()).ln()),
+            // first visit: u = ĝ, so that the weights are the softmax over the negatives
+            "sogclr" => mean(&|s| -s) + negatives.iter().map(|s| (s / tau).exp() / sum * s).sum::<f64>(),
+            _ => unreachable!(),
+        };
+    }
+    total / (raw.len() * batch) as f64
+}
+
+#[test]
+fn multi_crop_is_its_definition_and_two_crops_are_two_views() {
+    let tau = 0.3;
+    let crops = [embeddings(21, 4, 6), embeddings(22, 4, 6)].concat();
+    let losses: [(&str, Box<dyn Loss>); 4] = [
+        ("simclr", Box::new(NtXent { temperature: tau, alpha: None })),
+        ("dcl", Box::new(Dcl { temperature: tau, sigma: None })),
+        ("flatnce", Box::new(FlatNce { temperature: tau })),
+        ("sogclr", Box::new(sogclr(tau, 0.7))),
+    ];
+    for (name, loss) in losses {
+        let state = SampleState::new(4, loss.columns());
+        let ids = [0, 1, 2, 3];
+        for (views, large) in [(4, 2), (4, 3), (3, 2), (2, 2)] {
+            let (out, _) = evaluate(loss.as_ref(), &crops[..views], &ids, &state, large);
+            let want = multi_crop(name, &crops[..views], large, tau);
+            assert!((out.loss - want).abs() < 1e-6, "{name} {views} crops, {large} large: {} vs {want}", out.loss);
+        }
+        // The two-view loss, written without any notion of crops.
+        let all = Loop::new(&crops[..2]);
+        let row = |a: usize| {
+            let (positive, negatives) = (all.s(a, all.positive(a)), all.negatives(a));
+            let sum: f64 = negatives.iter().map(|&b| (all.s(a, b) / tau).exp()).sum();
+            match name {
+                "simclr" => ((positive / tau).exp() + sum).ln() - positive / tau,
+                "dcl" => sum.ln() - positive / tau,
+                "flatnce" => (sum.ln() - positive / tau).exp().ln_1p(),
+                _ => negatives.iter().map(|&b| (all.s(a, b) / tau).exp() / sum * all.s(a, b)).sum::<f64>() - positive,
+            }
+        };
+        let two_views = (0..8).map(row).sum::<f64>() / 8.0;
+        assert!((multi_crop(name, &crops[..2], 2, tau) - two_views).abs() < 1e-12, "{name}");
+        // Gradients of all crops, where the value is differentiated (SogCLR's and FlatNCE's are stop-gradient forms).
+        if matches!(name, "simclr" | "dcl") {
+            let (_, grads) = evaluate(loss.as_ref(), &crops, &ids, &state, 2);
+            assert_finite_difference(&crops, &grads, |raw| multi_crop(name, raw, 2, tau));
+        }
+    }
 }

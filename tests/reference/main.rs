@@ -8,4 +8,6 @@ mod losses;
 mod losses_f64;
 mod optim;
 mod paths;
+mod rand_augment;
 mod resnet;
+mod step;

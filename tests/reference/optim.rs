@@ -60,7 +60,7 @@ fn optimisers_follow_their_references_through_a_save_and_restore() {
         for t in 0..6 {
             if t == 3 {
                 let (state, model) = (optim.export(), export(&pair));
-                optim = Optimizer::import(optimizer(case), 3, &state, &model, &Device::flex()).unwrap();
+                optim = Optimizer::import(optimizer(case), 3, &state, &[&model], &Device::flex()).unwrap();
             }
             let mut grads = NamedGrads::default();
             for key in ["w", "b"] {

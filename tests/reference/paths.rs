@@ -4,11 +4,10 @@ use crate::files::hashed;
 use crate::resnet::{Path, gradients, on_each_path, tensor, values, with_formula};
 use burn::tensor::Device;
 use proptest::prelude::*;
-use sogclr::augment::{AugmentConfig, Preset};
-use sogclr::batch::Batch;
+use sogclr::batch::{Batch, Crops};
 use sogclr::comm::Solo;
 use sogclr::encoder::{BufferUpdates, EncoderConfig, EncoderName, HeadConfig, Model, Pass, ResNet, Stem};
-use sogclr::method::MethodConfig;
+use sogclr::method::{MethodConfig, Parts, Setting};
 use sogclr::optim::{Optimizer, OptimizerConfig, Sgd};
 use sogclr::state::SampleState;
 use sogclr::train::step;
@@ -70,13 +69,14 @@ proptest! {
 fn curve() -> Vec<f64> {
     let device = Device::flex().autodiff();
     let encoder = EncoderConfig { name: EncoderName::Resnet8, width: 1.0, stem: Stem::Cifar };
-    let head = HeadConfig { layers: 2, hidden: 64, output: 32 };
+    let head = HeadConfig { layers: 2, hidden: 64, output: 32, norm: true };
     let mut model = Model::new(&encoder, &head, 0, &device);
     let sgd = Sgd { momentum: 0.9, nesterov: false, weight_decay: 1e-4 };
     let mut optimizer = Optimizer::new(OptimizerConfig::Sgd(sgd));
-    let mut method = MethodConfig::defaults("sogclr", Preset::Cifar).unwrap().build();
+    let setting = Setting { is_small: true, is_grey: false, samples: 16, batch: 16 };
+    let parts = Parts { encoder: &encoder, head: &head, seed: 0, device: device.clone() };
+    let mut method = MethodConfig::defaults("sogclr", &setting).unwrap().spec().build(&parts);
     let mut state = SampleState::new(16, method.loss().columns());
-    let augment = AugmentConfig::preset(Preset::Cifar, 16);
     // A view is its image with noise.
     let (images, noise) = (hashed("images", 16 * 3 * 256), hashed("noise", 2 * 16 * 3 * 256));
     let pixels: Vec<f32> = noise.iter().enumerate().map(|(i, n)| images[i % images.len()] + 0.5 * n).collect();
@@ -88,9 +88,10 @@ fn curve() -> Vec<f64> {
             ids: (0..16).collect(),
             ours: 0..16,
             labels: None,
-            crops: vec![pixels.clone()],
+            crops: vec![Crops { count: 2, size: 16, pixels: pixels.clone() }],
+            tiles: None,
         };
-        let out = step(model, &mut optimizer, &mut *method, &mut state, batch, &augment, &Solo, 0.05).unwrap();
+        let out = step(model, &mut optimizer, &mut *method, &mut state, &batch, 16, &Solo, 0.05).unwrap();
         losses.push(out.objective);
         model = out.model;
     }

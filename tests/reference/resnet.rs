@@ -231,7 +231,7 @@ fn head_equals_pytorch() {
 fn head_equals_pytorch_here() {
     let golden = Golden::open("resnet.safetensors");
     let device = Device::flex().autodiff();
-    let head = with_formula(Head::new(&HeadConfig { layers: 2, hidden: 16, output: 4 }, 8, &device), false);
+    let head = with_formula(Head::new(&HeadConfig { layers: 2, hidden: 16, output: 4, norm: true }, 8, &device), false);
     let mut updates = BufferUpdates::default();
     let out = head.forward(tensor("head_input", [6, 8], &device), &mut Pass::Train(&mut updates));
     let close = |label: &str, ours: &[f32], want: ndarray::ArrayD<f64>| {

@@ -1,0 +1,180 @@
+//! InfoMin: MoCo with augmentation strong enough to leave the views little in common, and a second branch whose query
+//! is made of shuffled tiles; ½ of the loss each.
+
+use super::moco::{QueuedKeys, check_groups, check_queue, default_groups, default_queue, suit_momentum};
+use super::own::OwnModule;
+use super::simo::{check_momentum, default_momentum};
+use super::{Done, Method, Parts, Problem, Setting, Spec, Surroundings, check_temperature};
+use crate::augment::{Jigsaw, Preset, RandAugment};
+use crate::batch::Batch;
+use crate::encoder::{Linear, Model, NamedTensors, ParamError, Pass};
+use crate::loss::{KeyNce, Loss, Negatives, SetName};
+use crate::math::Matrix;
+use crate::optim::NamedGrads;
+use burn::module::Module;
+use burn::tensor::{Device, Gradients, Tensor, activation::relu};
+use ndarray::ArrayView2;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+const JIGSAW: Jigsaw = Jigsaw { grid: 3, scale: [0.6, 1.0] };
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct InfominConfig {
+    /// τ, from 0.005.
+    pub temperature: f64,
+    /// Keys of earlier batches that serve as negatives; at most as many as there are images.
+    pub queue: usize,
+    /// m of the momentum encoder.
+    pub momentum: f64,
+    /// Groups of the batch that batch norm sees one at a time; must divide the batch.
+    pub norm_groups: usize,
+}
+
+impl Spec for InfominConfig {
+    fn defaults(setting: &Setting) -> Self {
+        Self {
+            temperature: 0.15,
+            queue: default_queue(setting),
+            momentum: default_momentum(setting),
+            norm_groups: default_groups(setting.batch),
+        }
+    }
+
+    fn check(&self) -> Result<(), Problem> {
+        check_temperature(self.temperature)?;
+        check_momentum(self.momentum)
+    }
+
+    fn check_setting(&self, samples: usize, batch: usize) -> Result<(), Problem> {
+        check_queue(self.queue, samples)?;
+        check_groups(self.norm_groups, batch)
+    }
+
+    fn is_two_view(&self) -> bool {
+        true
+    }
+
+    fn norm_groups(&self) -> usize {
+        self.norm_groups
+    }
+
+    fn preset(&self, setting: &Setting) -> Option<Preset> {
+        (!setting.is_grey).then_some(Preset::Infomin)
+    }
+
+    fn suit(&self, setting: &Setting, around: &mut Surroundings) {
+        suit_momentum(setting, around);
+        around.augment.rand_augment = Some(RandAugment::infomin());
+        around.augment.jigsaw = Some(JIGSAW);
+    }
+
+    fn loss(&self) -> Box<dyn Loss> {
+        let queries = &[(SetName::View(0), 0.5), (SetName::Jigsaw, 0.5)];
+        Box::new(KeyNce { temperature: self.temperature, alpha: None, negatives: Negatives::Queue, queries })
+    }
+
+    fn build(&self, parts: &Parts) -> Box<dyn Method> {
+        let own = Own { jigsaw: JigsawHead::new(parts.encoder.feature_dim(), parts.head.output, &parts.device) };
+        Box::new(Infomin {
+            loss: self.loss(),
+            keys: QueuedKeys::new(parts, self.momentum, self.queue, self.norm_groups),
+            own: OwnModule::new(own, parts.seed),
+        })
+    }
+}
+
+/// Tiles to one embedding: an MLP on each, then one linear layer over all of them in their shuffled order.
+#[derive(Module, Debug)]
+struct JigsawHead {
+    hidden: Linear,
+    tile: Linear,
+    whole: Linear,
+}
+
+impl JigsawHead {
+    fn new(features: usize, output: usize, device: &Device) -> Self {
+        Self {
+            hidden: Linear::new(features, features, device).with_bias(),
+            tile: Linear::new(features, output, device).with_bias(),
+            whole: Linear::new(JIGSAW.tiles() * output, output, device).with_bias(),
+        }
+    }
+
+    /// features `[tiles·N, dim]`, tile-major → `[N, output]`
+    fn forward(&self, features: Tensor<2>) -> Tensor<2> {
+        let tiles = self.tile.forward(relu(self.hidden.forward(features)));
+        let [rows, _] = tiles.dims();
+        let samples = rows / JIGSAW.tiles();
+        let places = (0..JIGSAW.tiles()).map(|tile| tiles.clone().narrow(0, tile * samples, samples)).collect();
+        self.whole.forward(Tensor::cat(places, 1))
+    }
+}
+
+/// Gives the head's parameters their names.
+#[derive(Module, Debug)]
+struct Own {
+    jigsaw: JigsawHead,
+}
+
+struct Infomin {
+    loss: Box<dyn Loss>,
+    keys: QueuedKeys,
+    own: OwnModule<Own>,
+}
+
+impl Method for Infomin {
+    fn loss(&self) -> &dyn Loss {
+        self.loss.as_ref()
+    }
+
+    fn query_views(&self, _: usize) -> usize {
+        1
+    }
+
+    fn norm_groups(&self) -> usize {
+        self.keys.groups()
+    }
+
+    fn keys(&self, batch: &Batch, _: usize) -> Vec<(SetName, Matrix)> {
+        self.keys.embed(batch)
+    }
+
+    fn companions(
+        &self,
+        model: &Model,
+        batch: &Batch,
+        rows: &[usize],
+        views: &[(SetName, Tensor<2>)],
+        pass: &mut Pass,
+    ) -> Vec<(SetName, Tensor<2>)> {
+        let tiles = batch.tiles.as_ref().expect("InfoMin's augmentation makes tiles");
+        let x = tiles.tensor(0..tiles.count, rows, &views[0].1.device());
+        vec![(SetName::Jigsaw, self.own.get().jigsaw.forward(model.encoder.forward(x, pass)))]
+    }
+
+    fn queue(&self) -> Option<ArrayView2<'_, f32>> {
+        Some(self.keys.queue())
+    }
+
+    fn collect(&self, gradients: &mut Gradients) -> NamedGrads {
+        self.own.collect(gradients)
+    }
+
+    fn after_step(&mut self, done: Done) {
+        self.keys.after_step(&done);
+        self.own.update(done);
+    }
+
+    fn export(&self) -> NamedTensors {
+        let mut tensors = self.keys.export();
+        self.own.export(&mut tensors);
+        tensors
+    }
+
+    fn import(&mut self, tensors: &NamedTensors) -> Result<(), ParamError> {
+        self.keys.import(tensors)?;
+        self.own.import(tensors)
+    }
+}

@@ -1,0 +1,203 @@
+//! MoCo v2: queries of the first view against the momentum key of the second and a queue of earlier keys, one direction.
+//!
+//! Batch norm sees groups of the batch, and the keys are dealt to the groups in another order than the queries: a query
+//! cannot find its key by the statistics that they share. On one machine the groups stand for the authors' GPUs.
+
+use super::momentum::MomentumEncoder;
+use super::queue::FeatureQueue;
+use super::simo::{check_momentum, default_momentum};
+use super::{Done, Method, Parts, Problem, Setting, Spec, Surroundings, check_temperature};
+use crate::augment::Preset;
+use crate::batch::Batch;
+use crate::encoder::{NamedTensors, ParamError};
+use crate::loss::{KeyNce, Loss, Negatives, SetName};
+use crate::math::{Matrix, Purpose, SampleRng};
+use crate::optim::{LearningRate, OptimizerConfig, Scaling, Sgd};
+use ndarray::ArrayView2;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct MocoConfig {
+    /// τ, from 0.005.
+    pub temperature: f64,
+    /// Keys of earlier batches that serve as negatives; at most as many as there are images.
+    pub queue: usize,
+    /// m of the momentum encoder.
+    pub momentum: f64,
+    /// Groups of the batch that batch norm sees one at a time; must divide the batch.
+    pub norm_groups: usize,
+}
+
+impl Spec for MocoConfig {
+    fn defaults(setting: &Setting) -> Self {
+        Self {
+            temperature: if setting.is_small { 0.1 } else { 0.2 },
+            queue: default_queue(setting),
+            momentum: default_momentum(setting),
+            norm_groups: default_groups(setting.batch),
+        }
+    }
+
+    fn check(&self) -> Result<(), Problem> {
+        check_temperature(self.temperature)?;
+        check_momentum(self.momentum)
+    }
+
+    fn check_setting(&self, samples: usize, batch: usize) -> Result<(), Problem> {
+        check_queue(self.queue, samples)?;
+        check_groups(self.norm_groups, batch)
+    }
+
+    fn is_two_view(&self) -> bool {
+        true
+    }
+
+    fn norm_groups(&self) -> usize {
+        self.norm_groups
+    }
+
+    fn preset(&self, setting: &Setting) -> Option<Preset> {
+        // CIFAR's preset has MoCo's jitter already.
+        (!setting.is_small && !setting.is_grey).then_some(Preset::Mocov2)
+    }
+
+    fn suit(&self, setting: &Setting, around: &mut Surroundings) {
+        suit_momentum(setting, around);
+    }
+
+    fn loss(&self) -> Box<dyn Loss> {
+        let queries = &[(SetName::View(0), 1.0)];
+        Box::new(KeyNce { temperature: self.temperature, alpha: None, negatives: Negatives::Queue, queries })
+    }
+
+    fn build(&self, parts: &Parts) -> Box<dyn Method> {
+        Box::new(Moco { loss: self.loss(), keys: QueuedKeys::new(parts, self.momentum, self.queue, self.norm_groups) })
+    }
+}
+
+/// MLP head without batch norm, SGD at 0.03·B/256.
+pub(super) fn suit_momentum(setting: &Setting, around: &mut Surroundings) {
+    around.head.norm = false;
+    let weight_decay = if setting.is_small { 5e-4 } else { 1e-4 };
+    around.optimizer = OptimizerConfig::Sgd(Sgd { momentum: 0.9, nesterov: false, weight_decay });
+    around.learning_rate = LearningRate { base: 0.03, scaling: Scaling::Linear, warmup_epochs: 0.0 };
+}
+
+/// The authors' 65536 keys, and 4096 for CIFAR: the largest power of two up to an eighth of the images.
+pub(super) fn default_queue(setting: &Setting) -> usize {
+    let most = (setting.samples / 8).clamp(1, 65536);
+    1 << most.ilog2()
+}
+
+/// Eight groups as on the authors' eight GPUs, fewer where a group would have less than 8 images.
+pub(super) fn default_groups(batch: usize) -> usize {
+    [8, 4, 2].into_iter().find(|groups| batch.is_multiple_of(*groups) && batch / groups >= 8).unwrap_or(1)
+}
+
+pub(super) fn check_queue(queue: usize, samples: usize) -> Result<(), Problem> {
+    if (1..=samples).contains(&queue) {
+        return Ok(());
+    }
+    let problem = format!("is {queue}; the data has {samples} images, so the queue holds from 1 to {samples} features");
+    Err(("method.queue".into(), problem))
+}
+
+pub(super) fn check_groups(groups: usize, batch: usize) -> Result<(), Problem> {
+    if groups >= 1 && batch.is_multiple_of(groups) && batch / groups >= 2 {
+        return Ok(());
+    }
+    let problem = format!("is {groups}; it must divide the batch of {batch} into groups of at least 2 images");
+    Err(("method.norm_groups".into(), problem))
+}
+
+/// Momentum keys of the second view, and the queue of those of earlier batches.
+pub(super) struct QueuedKeys {
+    follower: MomentumEncoder,
+    queue: FeatureQueue,
+    groups: usize,
+    seed: u64,
+}
+
+impl QueuedKeys {
+    pub fn new(parts: &Parts, momentum: f64, queue: usize, groups: usize) -> Self {
+        Self {
+            follower: MomentumEncoder::new(parts, momentum),
+            queue: FeatureQueue::new(queue, parts.head.output, parts.seed),
+            groups,
+            seed: parts.seed,
+        }
+    }
+
+    pub fn groups(&self) -> usize {
+        self.groups
+    }
+
+    pub fn queue(&self) -> ArrayView2<'_, f32> {
+        self.queue.rows()
+    }
+
+    /// The keys, normalised in groups that are dealt anew in every step.
+    pub fn embed(&self, batch: &Batch) -> Vec<(SetName, Matrix)> {
+        let samples = batch.ours.len();
+        let order = SampleRng::new(self.seed, Purpose::Keys, batch.step as u64, 0, 0).permutation(samples);
+        vec![(SetName::Key(1), self.follower.embed(batch, 1, &order, samples / self.groups))]
+    }
+
+    pub fn after_step(&mut self, done: &Done) {
+        self.follower.follow(done.model);
+        self.queue.push(done.sets.get(SetName::Key(1)).expect("keys were contrasted"));
+    }
+
+    pub fn export(&self) -> NamedTensors {
+        let mut tensors = NamedTensors::new();
+        self.follower.export(&mut tensors);
+        self.queue.export(&mut tensors);
+        tensors
+    }
+
+    pub fn import(&mut self, tensors: &NamedTensors) -> Result<(), ParamError> {
+        self.follower.import(tensors)?;
+        self.queue.import(tensors)
+    }
+}
+
+struct Moco {
+    loss: Box<dyn Loss>,
+    keys: QueuedKeys,
+}
+
+impl Method for Moco {
+    fn loss(&self) -> &dyn Loss {
+        self.loss.as_ref()
+    }
+
+    fn query_views(&self, _: usize) -> usize {
+        1
+    }
+
+    fn norm_groups(&self) -> usize {
+        self.keys.groups()
+    }
+
+    fn keys(&self, batch: &Batch, _: usize) -> Vec<(SetName, Matrix)> {
+        self.keys.embed(batch)
+    }
+
+    fn queue(&self) -> Option<ArrayView2<'_, f32>> {
+        Some(self.keys.queue())
+    }
+
+    fn after_step(&mut self, done: Done) {
+        self.keys.after_step(&done);
+    }
+
+    fn export(&self) -> NamedTensors {
+        self.keys.export()
+    }
+
+    fn import(&mut self, tensors: &NamedTensors) -> Result<(), ParamError> {
+        self.keys.import(tensors)
+    }
+}

@@ -1,0 +1,42 @@
+//! A module that belongs to a method and is trained with the model.
+
+use super::Done;
+use crate::encoder::{NamedTensors, ParamError, export, import, initialise};
+use crate::optim::NamedGrads;
+use burn::module::Module;
+use burn::tensor::Gradients;
+
+pub struct OwnModule<M> {
+    /// `None` only while the optimiser owns it.
+    module: Option<M>,
+}
+
+impl<M: Module> OwnModule<M> {
+    pub fn new(module: M, seed: u64) -> Self {
+        Self { module: Some(initialise(module, seed)) }
+    }
+
+    pub fn get(&self) -> &M {
+        self.module.as_ref().expect("between updates")
+    }
+
+    pub fn collect(&self, gradients: &mut Gradients) -> NamedGrads {
+        NamedGrads::collect(self.get(), gradients)
+    }
+
+    pub fn update(&mut self, done: Done) {
+        self.module = self.module.take().map(|module| done.optimizer.also(module, done.modules, done.lr));
+    }
+
+    pub fn export(&self, tensors: &mut NamedTensors) {
+        tensors.extend(export(self.get()));
+    }
+
+    pub fn import(&mut self, tensors: &NamedTensors) -> Result<(), ParamError> {
+        let mine = export(self.get());
+        let found = tensors.iter().filter(|(name, _)| mine.contains_key(*name));
+        let found = found.map(|(name, tensor)| (name.clone(), tensor.clone())).collect();
+        self.module = self.module.take().map(|module| import(module, &found)).transpose()?;
+        Ok(())
+    }
+}

@@ -1,0 +1,269 @@
+//! The training step: chunks, groups of batch norm, and what follows the model.
+
+use crate::files::hashed;
+use burn::tensor::{Device, Gradients, Tensor};
+use ndarray::ArrayView2;
+use sogclr::batch::{Batch, Crops};
+use sogclr::comm::Solo;
+use sogclr::encoder::{EncoderConfig, EncoderName, HeadConfig, Model, NamedTensors, Pass, Stem, export};
+use sogclr::loss::{Loss, SetName};
+use sogclr::math::Matrix;
+use sogclr::method::{Done, Method, MethodConfig, MomentumEncoder, Parts, Setting};
+use sogclr::optim::{NamedGrads, Optimizer, OptimizerConfig, Sgd};
+use sogclr::state::SampleState;
+use sogclr::train::{StepOutput, step};
+
+const BATCH: usize = 8;
+const SIZE: usize = 8;
+const SEED: u64 = 3;
+
+fn encoder() -> EncoderConfig {
+    EncoderConfig { name: EncoderName::Resnet8, width: 0.5, stem: Stem::Cifar }
+}
+
+fn head(norm: bool) -> HeadConfig {
+    HeadConfig { layers: 2, hidden: 16, output: 8, norm }
+}
+
+/// Crops whose views are their image with noise, and tiles for a jigsaw.
+fn batch(groups: &[(usize, usize)], index: usize) -> Batch {
+    let crops = |count: usize, size: usize| {
+        let area = 3 * size * size;
+        let images = hashed("images", BATCH * area);
+        let noise = hashed(&format!("noise {index}"), count * BATCH * area);
+        let pixels = noise.iter().enumerate().map(|(i, n)| images[i % images.len()] + 0.5 * n).collect();
+        Crops { count, size, pixels }
+    };
+    Batch {
+        step: index,
+        epoch: 0,
+        ids: (0..BATCH).collect(),
+        ours: 0..BATCH,
+        labels: None,
+        crops: groups.iter().map(|&(count, size)| crops(count, size)).collect(),
+        tiles: Some(crops(9, 4)),
+    }
+}
+
+struct Training {
+    model: Option<Model>,
+    optimizer: Optimizer,
+    method: Box<dyn Method>,
+    state: SampleState,
+}
+
+impl Training {
+    fn new(name: &str, head: &HeadConfig, keys: &[(&str, toml::Value)]) -> Self {
+        let device = Device::flex().autodiff();
+        let setting = Setting { is_small: true, is_grey: false, samples: 100, batch: BATCH };
+        let config = MethodConfig::defaults(name, &setting).unwrap();
+        let mut table = toml::Table::try_from(&config).unwrap();
+        keys.iter().for_each(|(key, value)| drop(table.insert((*key).into(), value.clone())));
+        let config: MethodConfig = table.try_into().unwrap();
+        let parts = Parts { encoder: &encoder(), head, seed: SEED, device: device.clone() };
+        let method = config.spec().build(&parts);
+        let sgd = Sgd { momentum: 0.9, nesterov: false, weight_decay: 0.0 };
+        Self {
+            model: Some(Model::new(&encoder(), head, SEED, &device)),
+            optimizer: Optimizer::new(OptimizerConfig::Sgd(sgd)),
+            state: SampleState::new(BATCH, method.loss().columns()),
+            method,
+        }
+    }
+
+    fn step(&mut self, batch: &Batch, chunk: usize) -> StepOutput {
+        let model = self.model.take().unwrap();
+        let (optimizer, method) = (&mut self.optimizer, self.method.as_mut());
+        let out = step(model, optimizer, method, &mut self.state, batch, chunk, &Solo, 0.1).unwrap();
+        self.model = Some(out.model.clone());
+        out
+    }
+
+    fn model(&self) -> NamedTensors {
+        export(self.model.as_ref().unwrap())
+    }
+}
+
+/// A method whose batch norm sees `groups` groups one at a time.
+struct Grouped {
+    inner: Box<dyn Method>,
+    groups: usize,
+}
+
+impl Method for Grouped {
+    fn loss(&self) -> &dyn Loss {
+        self.inner.loss()
+    }
+    fn query_views(&self, views: usize) -> usize {
+        self.inner.query_views(views)
+    }
+    fn norm_groups(&self) -> usize {
+        self.groups
+    }
+    fn keys(&self, batch: &Batch, chunk: usize) -> Vec<(SetName, Matrix)> {
+        self.inner.keys(batch, chunk)
+    }
+    fn companions(
+        &self,
+        model: &Model,
+        batch: &Batch,
+        rows: &[usize],
+        views: &[(SetName, Tensor<2>)],
+        pass: &mut Pass,
+    ) -> Vec<(SetName, Tensor<2>)> {
+        self.inner.companions(model, batch, rows, views, pass)
+    }
+    fn queue(&self) -> Option<ArrayView2<'_, f32>> {
+        self.inner.queue()
+    }
+    fn collect(&self, gradients: &mut Gradients) -> NamedGrads {
+        self.inner.collect(gradients)
+    }
+    fn after_step(&mut self, done: Done) {
+        self.inner.after_step(done);
+    }
+    fn export(&self) -> NamedTensors {
+        self.inner.export()
+    }
+}
+
+fn largest_difference(a: &NamedTensors, b: &NamedTensors) -> f32 {
+    assert_eq!(a.keys().collect::<Vec<_>>(), b.keys().collect::<Vec<_>>());
+    let pairs = a.values().zip(b.values()).flat_map(|(a, b)| a.values.iter().zip(&b.values));
+    pairs.map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
+}
+
+/// Gradient caching is the whole batch at once, batch norm per chunk in both: loss, parameters after the update, running
+/// statistics, and the method's own modules.
+#[test]
+fn micro_batches_give_the_gradient_of_the_whole_batch() {
+    let views: &[(usize, usize)] = &[(2, SIZE)];
+    for (name, views) in [("sogclr", &[(2, SIZE), (2, 6)][..]), ("simclr", views), ("nnclr", views), ("infomin", views)]
+    {
+        let own: &[(&str, toml::Value)] = if name == "infomin" { &[("norm_groups", 2.into())] } else { &[] };
+        let mut whole = Training::new(name, &head(name != "infomin"), own);
+        whole.method = Box::new(Grouped { inner: whole.method, groups: 2 });
+        let mut chunked = Training::new(name, &head(name != "infomin"), own);
+        let mut coarse = Training::new(name, &head(name != "infomin"), own);
+        for index in 0..2 {
+            let batch = batch(views, index);
+            let (a, b) = (whole.step(&batch, BATCH), chunked.step(&batch, BATCH / 2));
+            coarse.step(&batch, BATCH);
+            assert!((a.loss - b.loss).abs() < 1e-5, "{name}: {} vs {}", a.loss, b.loss);
+        }
+        let difference = largest_difference(&whole.model(), &chunked.model());
+        assert!(difference < 2e-5, "{name}: {difference}");
+        let difference = largest_difference(&whole.method.export(), &chunked.method.export());
+        assert!(difference < 2e-5, "{name}: {difference} in the method's own tensors");
+        if name != "infomin" {
+            assert!(largest_difference(&coarse.model(), &chunked.model()) > 1e-4, "{name}: batch norm per chunk shows");
+        }
+    }
+}
+
+/// Each running statistic moves once in a step: 0.9·old + 0.1·mean over the chunks of their statistics.
+#[test]
+fn running_statistics_move_once_in_a_step() {
+    let name = "encoder.bn1.running_mean";
+    let batch = batch(&[(2, SIZE)], 0);
+    let moved = |chunk: usize| {
+        let mut training = Training::new("simclr", &head(true), &[]);
+        training.step(&batch, chunk);
+        training.model()[name].values.clone()
+    };
+    // The mean over chunks of equal size is the mean over the batch, and the first layer sees the same pixels.
+    for (a, b) in moved(BATCH).iter().zip(moved(2)) {
+        assert!((a - b).abs() < 1e-6 && a.abs() > 1e-5, "{a} vs {b}");
+    }
+}
+
+#[test]
+fn momentum_weights_follow_by_hand() {
+    let mut training = Training::new("moco", &head(false), &[("momentum", 0.75.into())]);
+    let (start, before) = (training.model(), training.method.export());
+    for (name, tensor) in &start {
+        assert_eq!(before[&format!("momentum.{name}")], *tensor, "{name}: it starts as a copy");
+    }
+    let mut expected = start;
+    for index in 0..3 {
+        training.step(&batch(&[(2, SIZE)], index), BATCH);
+        let (model, method) = (training.model(), training.method.export());
+        for (name, k) in &mut expected {
+            if !name.contains("running_") {
+                k.values.iter_mut().zip(&model[name].values).for_each(|(k, q)| *k = 0.75 * *k + 0.25 * q);
+            }
+            let ours = &method[&format!("momentum.{name}")].values;
+            assert!(ours.iter().zip(&k.values).all(|(a, b)| (a - b).abs() < 1e-6), "{name} after step {index}");
+        }
+    }
+    assert!(largest_difference(&expected, &training.model()) > 1e-3, "the model moved away");
+}
+
+/// MoCo's queue after three batches holds their keys, oldest first from the place written next.
+#[test]
+fn the_queue_holds_the_keys_of_earlier_batches_in_order() {
+    let mut training = Training::new("moco", &head(false), &[("queue", 20.into()), ("norm_groups", 2.into())]);
+    let mut seen = Vec::new();
+    for index in 0..3 {
+        let out = training.step(&batch(&[(2, SIZE)], index), BATCH);
+        seen.extend(out.sets.get(SetName::Key(1)).unwrap().matrix().outer_iter().map(|row| row.to_vec()));
+    }
+    let tensors = training.method.export();
+    assert_eq!(tensors["queue_next"].values, [4.0], "24 keys in a ring of 20");
+    for (row, stored) in tensors["queue"].values.chunks(8).enumerate() {
+        let newest = if row < 4 { 20 + row } else { row };
+        assert_eq!(stored, seen[newest], "row {row}");
+    }
+}
+
+/// Batch norm sees one group of keys at a time, and every key returns to its own sample.
+#[test]
+fn keys_are_normalised_in_shuffled_groups() {
+    let head = head(false);
+    let parts = Parts { encoder: &encoder(), head: &head, seed: SEED, device: Device::flex().autodiff() };
+    let follower = MomentumEncoder::new(&parts, 0.9);
+    let batch = batch(&[(2, SIZE)], 0);
+    let close = |a: ndarray::ArrayView1<f32>, b: ndarray::ArrayView1<f32>| (&a - &b).iter().all(|d| d.abs() < 1e-5);
+    let order = [5, 2, 7, 0, 1, 6, 3, 4];
+    let shuffled = follower.embed(&batch, 1, &order, 4);
+    for group in order.chunks(4) {
+        let mut sorted = group.to_vec();
+        sorted.sort_unstable();
+        let model = Model::new(&encoder(), &head, SEED, &Device::flex());
+        let h = model.forward(batch.crops[0].tensor(1..2, &sorted, &Device::flex()), &mut Pass::Batch);
+        let h = Matrix::from_shape_vec((4, 8), h.into_data().try_to_vec::<f32>().unwrap()).unwrap();
+        for (place, &row) in sorted.iter().enumerate() {
+            assert!(close(shuffled.row(row), h.row(place)), "sample {row}");
+        }
+    }
+    let plain = follower.embed(&batch, 1, &[0, 1, 2, 3, 4, 5, 6, 7], 4);
+    assert!((0..BATCH).any(|row| !close(shuffled.row(row), plain.row(row))), "the groups matter");
+    let one_group = follower.embed(&batch, 1, &order, BATCH);
+    let in_order = follower.embed(&batch, 1, &[0, 1, 2, 3, 4, 5, 6, 7], BATCH);
+    assert!((0..BATCH).all(|row| close(one_group.row(row), in_order.row(row))), "shuffling alone changes nothing");
+}
+
+/// Every method lowers its objective on one small batch, and its own modules move.
+#[test]
+fn every_method_learns_a_batch_by_heart() {
+    for name in MethodConfig::NAMES {
+        let with_keys = ["moco", "infomin"].contains(name);
+        let mut training = Training::new(name, &head(!with_keys), &[]);
+        let start = training.method.export();
+        let mut losses = Vec::new();
+        for _ in 0..40 {
+            let mut batch = batch(&[(2, SIZE)], 0);
+            batch.labels = Some((0..BATCH as u32).map(|id| id / 2).collect());
+            losses.push(training.step(&batch, BATCH).objective);
+        }
+        // A queue is random at first, which makes the first objectives low.
+        assert!(losses[39] < losses[3] - 0.05, "{name}: {losses:?}");
+        for (tensor, values) in training.method.export() {
+            let is_trained = ["predictor.", "jigsaw."].iter().any(|own| tensor.starts_with(own));
+            assert!(
+                !is_trained || values != start[&tensor] || tensor.contains("running_"),
+                "{name}: {tensor} stood still"
+            );
+        }
+    }
+}
