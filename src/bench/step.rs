@@ -71,7 +71,7 @@ impl StepBench {
             }
             batch.step = index;
             let start = Instant::now();
-            model = step(model, &mut optimizer, &mut *method, &mut state, &batch, self.batch, &Solo, 0.01)?.model;
+            (model, _) = step(model, &mut optimizer, &mut *method, &mut state, &batch, self.batch, &Solo, 0.01)?;
             if index >= WARM_UP {
                 times.push(start.elapsed().as_secs_f64());
             }

@@ -1,11 +1,10 @@
 //! `sogclr demo`: SogCLR and SimCLR at batch 32 on the embedded images, beside the untrained encoder.
 
 use super::error::CliError;
-use super::eval::{features, load_encoder};
+use super::eval::{linear_and_knn, load_encoder};
 use super::pretrain::{Verbosity, prepare, refuse_existing, stop_on_ctrl_c, train};
 use crate::config::{Overrides, RunConfig};
-use crate::data::Dataset;
-use crate::eval::{Accuracy, FrozenEncoder, knn_predict, labelled_splits, linear_fast};
+use crate::eval::{Accuracy, FrozenEncoder};
 use crate::report::{accuracy_cell, table};
 use crate::train::{Outcome, Run, open_device};
 use clap::Args;
@@ -15,7 +14,6 @@ use std::time::Instant;
 
 /// The demo's recipe: small enough for two CPU cores in three minutes, long enough for u to be visited 12 times.
 const RECIPE: &str = include_str!("../../recipes/demo.toml");
-const NEIGHBOURS: usize = 20;
 
 /// See it work: two minutes on two cores.
 ///
@@ -46,7 +44,7 @@ impl Demo {
                 return Ok(());
             }
             let encoder = load_encoder(&folder, &run.config, open_device(run.config.train.device)?)?;
-            let accuracies = measure(&encoder, &run.config)?;
+            let accuracies = linear_and_knn(&encoder, &run.config)?;
             encoder.assert_frozen();
             let summary = json!({ "linear": accuracies.0, "knn": accuracies.1 });
             Run::summarise(&folder, "demo", summary)?;
@@ -55,7 +53,7 @@ impl Demo {
         let (config, _) = RunConfig::resolve(&self.overrides("sogclr")?)?;
         let device = open_device(config.train.device)?;
         let untrained = FrozenEncoder::untrained(&config.encoder, config.seed, &config.augment, device);
-        rows.push(row("untrained", measure(&untrained, &config)?));
+        rows.push(row("untrained", linear_and_knn(&untrained, &config)?));
         println!(
             "\nFashion-MNIST subset, {} images, batch {}, {} epochs, seed {}, {:.0} s in all:\n",
             config.data.limit.unwrap_or_default(),
@@ -76,16 +74,6 @@ impl Demo {
         overrides.set(&format!("method.kind={method}"))?;
         Ok(overrides)
     }
-}
-
-/// Linear and nearest-neighbour accuracy.
-fn measure(encoder: &FrozenEncoder, config: &RunConfig) -> Result<(Accuracy, Accuracy), CliError> {
-    let data = Dataset::open(&config.data, config.seed)?;
-    let (train, test) = labelled_splits(&data)?;
-    let (train, test) = features(encoder, &train, &test)?;
-    let classes = data.classes.len();
-    let knn = knn_predict(&train, &test, classes, NEIGHBOURS);
-    Ok((linear_fast(train, test, classes), knn))
 }
 
 fn row(name: &str, (linear, knn): (Accuracy, Accuracy)) -> Vec<String> {

@@ -137,6 +137,17 @@ impl Eval {
     }
 }
 
+/// Linear (fast protocol) and nearest-neighbour accuracy on the run's own data.
+pub fn linear_and_knn(encoder: &FrozenEncoder, config: &RunConfig) -> Result<(Accuracy, Accuracy), CliError> {
+    const NEIGHBOURS: usize = 20;
+    let data = Dataset::open(&config.data, config.seed)?;
+    let (train, test) = labelled_splits(&data)?;
+    let (train, test) = features(encoder, &train, &test)?;
+    let classes = data.classes.len();
+    let knn = knn_predict(&train, &test, classes, NEIGHBOURS);
+    Ok((linear_fast(train, test, classes), knn))
+}
+
 /// Features of both splits with a progress bar.
 pub fn features(encoder: &FrozenEncoder, train: &Split, test: &Split) -> Result<(Labelled, Labelled), CliError> {
     let bar = counter("features", train.len() + test.len());

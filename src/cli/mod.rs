@@ -2,6 +2,7 @@
 //! input is wrong).
 
 mod bench;
+mod compare;
 mod config;
 mod demo;
 mod error;
@@ -33,11 +34,12 @@ struct Cli {
 #[derive(Subcommand)]
 enum Verb {
     Demo(demo::Demo),
-    Pretrain(pretrain::Pretrain),
+    Pretrain(Box<pretrain::Pretrain>),
     Resume(resume::Resume),
     /// Measure a trained encoder: linear classifier or nearest neighbours
     #[command(subcommand)]
     Eval(eval::Eval),
+    Compare(Box<compare::Compare>),
     Loss(loss::LossVerb),
     /// Show the resolved configuration, or the reference of all keys
     #[command(subcommand)]
@@ -72,6 +74,7 @@ fn run(cli: Cli) -> Result<(), CliError> {
         Verb::Pretrain(verb) => verb.run(),
         Verb::Resume(verb) => verb.run(),
         Verb::Eval(verb) => verb.run(),
+        Verb::Compare(verb) => verb.run(),
         Verb::Loss(verb) => verb.run(),
         Verb::Config(verb) => verb.run(),
         Verb::Bench(verb) => verb.run(),

@@ -3,16 +3,17 @@
 use super::error::CliError;
 use super::options::RunOptions;
 use super::progress::{TrainProgress, counter, duration};
+use crate::bench::peak_rss_mb;
 use crate::comm::Solo;
 use crate::config::{Overrides, RunConfig};
 use crate::data::{Dataset, Manifest, Split};
-use crate::train::{Outcome, Run, TrainError, Trainer};
+use crate::train::{Metrics, Outcome, Run, TrainError, Trainer};
 use clap::Args;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// Pre-train an encoder on your images, without labels.
 ///
@@ -97,8 +98,8 @@ pub fn train(
         last = Some((report.loss, report.objective));
     })?;
     if outcome == Outcome::Finished {
-        let seconds = began.elapsed().as_secs_f64();
-        let images = ((trainer.step() - first_step) * run.config.train.batch) as f64;
+        // Of the whole run, also where it was resumed.
+        let (seconds, images) = Metrics::time(&run.metrics_path(), run.config.train.batch);
         summarise(
             run,
             samples,
@@ -108,9 +109,10 @@ pub fn train(
                 "objective": last.map(|(_, objective)| objective),
                 "seconds": seconds,
                 "images_per_s": images / seconds.max(1e-9),
+                "peak_rss_mb": peak_rss_mb(),
             }),
         )?;
-        eprintln!("{label}: done in {}", duration(Duration::from_secs_f64(seconds)));
+        eprintln!("{label}: done in {}", duration(began.elapsed()));
     }
     Ok(outcome)
 }

@@ -1,6 +1,6 @@
 //! Progress: a bar on a terminal, plain lines elsewhere. All on standard error.
 
-use crate::train::StepReport;
+use crate::train::{StepReport, Verdict};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
@@ -70,8 +70,16 @@ impl TrainProgress {
         let left = Duration::from_secs_f64(per_step * (report.total_steps - report.step) as f64);
         let (seconds, wait) = self.recent.unwrap_or((1.0, 0.0));
         let speed = report.batch as f64 / seconds;
+        let signals = report.signals.map_or(String::new(), |signals| {
+            let verdict = match report.verdict {
+                Verdict::Learning => "learning",
+                Verdict::Collapsed => "COLLAPSED",
+                Verdict::Plateau => "plateau",
+            };
+            format!(" · accuracy {:.0}% · rank {:.0} · {verdict}", 100.0 * signals.accuracy, signals.effective_rank)
+        });
         format!(
-            "epoch {epoch:.1}/{epochs} step {}/{} · {speed:.0} images/s · data wait {:.0}% · loss {:.4} · objective {:.4} · {} left",
+            "epoch {epoch:.1}/{epochs} step {}/{} · {speed:.0} images/s · data wait {:.0}% · loss {:.4} · objective {:.4}{signals} · {} left",
             report.step,
             report.total_steps,
             100.0 * wait,

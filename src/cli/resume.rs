@@ -28,7 +28,7 @@ impl Resume {
         let trainer = Trainer::restore(&run.config, data.train.len(), checkpoint)?;
         let (done, total) = (trainer.step(), trainer.plan().total_steps());
         if done == total {
-            if !run.has_summary() {
+            if Run::read_entry(&self.run, "train").is_none() {
                 summarise(&run, data.train.len(), total, json!({}))?;
             }
             println!("{} is complete ({total} steps)", self.run.display());

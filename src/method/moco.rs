@@ -77,12 +77,14 @@ impl Spec for MocoConfig {
     }
 }
 
-/// MLP head without batch norm, SGD at 0.03·B/256.
+/// MLP head without batch norm; SGD at 0.03·B/256, except on small images, where it hardly moves at small batches and
+/// LARS, as all other methods have it, gave 76 instead of 67 % in twelve epochs of the demo's data.
 pub(super) fn suit_momentum(setting: &Setting, around: &mut Surroundings) {
     around.head.norm = false;
-    let weight_decay = if setting.is_small { 5e-4 } else { 1e-4 };
-    around.optimizer = OptimizerConfig::Sgd(Sgd { momentum: 0.9, nesterov: false, weight_decay });
-    around.learning_rate = LearningRate { base: 0.03, scaling: Scaling::Linear, warmup_epochs: 0.0 };
+    if !setting.is_small {
+        around.optimizer = OptimizerConfig::Sgd(Sgd { momentum: 0.9, nesterov: false, weight_decay: 1e-4 });
+        around.learning_rate = LearningRate { base: 0.03, scaling: Scaling::Linear, warmup_epochs: 0.0 };
+    }
 }
 
 /// The authors' 65536 keys, and 4096 for CIFAR: the largest power of two up to an eighth of the images.

@@ -58,7 +58,6 @@ impl FeatureQueue {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ndarray::array;
 
     /// Unit vectors at these angles, and back.
     fn unit(angles: &[f32]) -> UnitRows {
@@ -73,8 +72,7 @@ mod tests {
         queue.push(&unit(&[0.1, 0.2]));
         assert_eq!(queue.rows().row(2), first.row(2), "one random row is left");
         queue.push(&unit(&[0.3, 0.4]));
-        let want = [0.4_f32, 0.2, 0.3].map(|angle| [angle.cos(), angle.sin()]);
-        let want = array![want[0], want[1], want[2]];
+        let want = Matrix::from([0.4_f32, 0.2, 0.3].map(|angle| [angle.cos(), angle.sin()]).to_vec());
         assert!((&queue.rows() - &want).iter().all(|d| d.abs() < 1e-6), "{}", queue.rows());
         // More than it holds: the last three, from the place after 0.4.
         queue.push(&unit(&[1.0, 1.1, 1.2, 1.3]));

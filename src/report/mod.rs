@@ -1,4 +1,8 @@
-//! Results for people: text tables.
+//! Results for people: tables.
+
+mod comparison;
+
+pub use comparison::{Contender, comparison_csv, comparison_markdown};
 
 use crate::eval::Accuracy;
 

@@ -1,10 +1,13 @@
 //! `metrics.jsonl`: one line for each reported step, continued without gaps or repeats after a resume.
 
+use super::StepOutput;
+use super::signals::{Signals, Verdict};
 use crate::storage::{StorageError, write_atomic};
 use serde::{Deserialize, Serialize};
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// One line.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -18,6 +21,10 @@ pub struct Metric {
     /// Running estimate of the global objective.
     pub objective: f64,
     pub lr: f64,
+    /// Of this step's batch.
+    #[serde(flatten)]
+    pub signals: Option<Signals>,
+    pub verdict: Verdict,
     /// Images per second since the last line.
     pub images_per_s: f64,
     /// Share of that time spent waiting for data.
@@ -32,6 +39,16 @@ pub struct Window {
     pub objective: f64,
     pub seconds: f64,
     pub waited: f64,
+}
+
+impl Window {
+    pub(super) fn add(&mut self, out: &StepOutput, elapsed: Duration, waited: Duration) {
+        self.steps += 1;
+        self.loss += out.loss;
+        self.objective += out.objective;
+        self.seconds += elapsed.as_secs_f64();
+        self.waited += waited.as_secs_f64();
+    }
 }
 
 /// The open file.
@@ -56,6 +73,18 @@ impl Metrics {
         BufReader::new(file).lines().map_while(Result::ok).map_while(|l| serde_json::from_str(&l).ok()).collect()
     }
 
+    /// Seconds of training and images seen in all lines.
+    pub fn time(path: &Path, batch: usize) -> (f64, f64) {
+        let (mut seconds, mut images, mut last_step) = (0.0, 0.0, 0);
+        for line in Self::read(path) {
+            let seen = ((line.step - last_step) * batch) as f64;
+            last_step = line.step;
+            images += seen;
+            seconds += seen / line.images_per_s;
+        }
+        (seconds, images)
+    }
+
     pub fn append(&mut self, metric: &Metric) -> Result<(), StorageError> {
         let source = self.file.write_all(line(metric).as_bytes());
         source.map_err(|source| StorageError::Write { path: self.path.clone(), source })
@@ -76,7 +105,24 @@ mod tests {
     use super::*;
 
     fn metric(step: usize) -> Metric {
-        Metric { step, epoch: 0.5, loss: -1.0, objective: 0.25, lr: 0.1, images_per_s: 10.0, data_wait: 0.0 }
+        let signals = (step > 1).then_some(Signals {
+            accuracy: 0.5,
+            alignment: 0.1,
+            uniformity: -1.0,
+            spread: 0.9,
+            effective_rank: 7.0,
+        });
+        Metric {
+            step,
+            epoch: 0.5,
+            loss: -1.0,
+            objective: 0.25,
+            lr: 0.1,
+            signals,
+            verdict: Verdict::Learning,
+            images_per_s: 10.0,
+            data_wait: 0.0,
+        }
     }
 
     #[test]
@@ -90,5 +136,7 @@ mod tests {
         file.append(&metric(4)).unwrap();
         let steps: Vec<usize> = Metrics::read(&path).iter().map(|m| m.step).collect();
         assert_eq!(steps, [1, 2, 3, 4]);
+        assert_eq!(Metrics::read(&path)[1], metric(2));
+        assert_eq!(Metrics::time(&path, 5), (2.0, 20.0), "four steps of five images at ten a second");
     }
 }

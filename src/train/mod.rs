@@ -5,6 +5,7 @@ mod device;
 mod error;
 mod metrics;
 mod run;
+mod signals;
 mod step;
 mod trainer;
 
@@ -13,5 +14,6 @@ pub use device::open_device;
 pub use error::TrainError;
 pub use metrics::{Metric, Metrics};
 pub use run::{Run, refuse_existing};
+pub use signals::{Signals, Verdict};
 pub use step::{StepOutput, step};
 pub use trainer::{Outcome, StepReport, Trainer};

@@ -132,9 +132,9 @@ impl Run {
         steps
     }
 
-    /// Whether training wrote its entry of `summary.json`.
-    pub fn has_summary(&self) -> bool {
-        Self::read_summary(&self.folder).contains_key("train")
+    /// One entry of `summary.json`; `train` is there once training has finished.
+    pub fn read_entry(folder: &Path, key: &str) -> Option<Value> {
+        Self::read_summary(folder).remove(key)
     }
 
     fn read_summary(folder: &Path) -> Map<String, Value> {

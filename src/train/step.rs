@@ -17,9 +17,8 @@ use burn::tensor::{Device, Gradients, Tensor, TensorData};
 use ndarray::{Axis, s};
 use std::ops::Range;
 
-/// What one step gives: the new model and what to report.
+/// What there is to report of a step.
 pub struct StepOutput {
-    pub model: Model,
     pub loss: f64,
     pub objective: f64,
     /// What was contrasted.
@@ -41,7 +40,7 @@ pub fn step(
     chunk: usize,
     comm: &dyn Collective,
     lr: f64,
-) -> Result<StepOutput, LossError> {
+) -> Result<(Model, StepOutput), LossError> {
     // On a thread of the pool: its parallel parts start at once, where another thread would have to be woken for each.
     rayon::scope(|_| {
         let device = first_device(&model);
@@ -103,7 +102,7 @@ pub fn step(
         state.commit(out.update);
         let parameters = out.parameter_grads;
         method.after_step(Done { model: &model, optimizer, sets: &sets, modules, parameters, lr });
-        Ok(StepOutput { model, loss: out.loss, objective: out.objective, sets })
+        Ok((model, StepOutput { loss: out.loss, objective: out.objective, sets }))
     })
 }
 

@@ -1,8 +1,9 @@
 //! The training loop: batches in, checkpoints and metrics out, from any step to the end.
 
 use super::metrics::Window;
-use super::{Checkpoint, Metric, Metrics, Run, TrainError, open_device, step};
-use crate::batch::{BatchPlan, Loader};
+use super::signals::History;
+use super::{Checkpoint, Metric, Metrics, Run, Signals, StepOutput, TrainError, Verdict, open_device, step};
+use crate::batch::{Batch, BatchPlan, Loader};
 use crate::comm::Collective;
 use crate::config::RunConfig;
 use crate::data::Split;
@@ -36,6 +37,9 @@ pub struct StepReport {
     pub elapsed: Duration,
     /// Of which waiting for data.
     pub waited: Duration,
+    /// From the newest line of metrics.
+    pub signals: Option<Signals>,
+    pub verdict: Verdict,
 }
 
 /// A model in training.
@@ -131,6 +135,12 @@ impl Trainer {
         let loader = Loader::start(split, self.config.augment.clone(), self.plan.clone(), self.step, ranks);
         let interval = Duration::from_secs_f64(60.0 * self.config.train.checkpoint_minutes);
         let report_every = per_epoch.div_ceil(100);
+        let mut history = History::default();
+        let mut newest = (None, Verdict::Learning);
+        for line in Metrics::read(&run.metrics_path()) {
+            history.push(line.objective);
+            newest = (line.signals, line.verdict);
+        }
         let mut saved = Instant::now();
         loop {
             let began = Instant::now();
@@ -144,14 +154,30 @@ impl Trainer {
                 }
             };
             let waited = began.elapsed();
-            let report = self.advance(batch, comm, began, waited)?;
-            if self.step.is_multiple_of(report_every) || self.step == report.total_steps {
-                metrics.append(&self.metric())?;
+            let out = self.advance(batch, comm)?;
+            let elapsed = began.elapsed();
+            self.window.add(&out, elapsed, waited);
+            let (total_steps, finished) = (self.plan.total_steps(), self.step == self.plan.total_steps());
+            if self.step.is_multiple_of(report_every) || finished {
+                history.push(self.window.objective / self.window.steps as f64);
+                let signals = Signals::of(&out.sets);
+                newest = (signals, signals.map_or(Verdict::Learning, |signals| history.verdict(&signals)));
+                metrics.append(&self.metric(newest))?;
                 self.window = Window::default();
             }
-            observe(&report);
+            observe(&StepReport {
+                step: self.step,
+                total_steps,
+                steps_per_epoch: per_epoch,
+                batch: self.plan.batch,
+                loss: out.loss,
+                objective: out.objective,
+                elapsed,
+                waited,
+                signals: newest.0,
+                verdict: newest.1,
+            });
             let stopping = stop.load(Ordering::Relaxed);
-            let finished = self.step == report.total_steps;
             let every = self.config.train.keep_every.map(|epochs| epochs * per_epoch);
             if stopping
                 || finished
@@ -172,44 +198,16 @@ impl Trainer {
         }
     }
 
-    fn advance(
-        &mut self,
-        batch: crate::batch::Batch,
-        comm: &dyn Collective,
-        began: Instant,
-        waited: Duration,
-    ) -> Result<StepReport, TrainError> {
+    fn advance(&mut self, batch: Batch, comm: &dyn Collective) -> Result<StepOutput, TrainError> {
         let lr = self.learning_rate(self.step);
+        let chunk = self.config.train.micro_batch.unwrap_or(batch.ours.len());
         let model = self.model.take().expect("between steps");
-        let out = step(
-            model,
-            &mut self.optimizer,
-            self.method.as_mut(),
-            &mut self.state,
-            &batch,
-            self.config.train.micro_batch.unwrap_or(batch.ours.len()),
-            comm,
-            lr,
-        )
-        .map_err(|source| TrainError::Loss { step: self.step, source })?;
-        self.model = Some(out.model);
+        let (optimizer, method) = (&mut self.optimizer, self.method.as_mut());
+        let (model, out) = step(model, optimizer, method, &mut self.state, &batch, chunk, comm, lr)
+            .map_err(|source| TrainError::Loss { step: self.step, source })?;
+        self.model = Some(model);
         self.step += 1;
-        let elapsed = began.elapsed();
-        self.window.steps += 1;
-        self.window.loss += out.loss;
-        self.window.objective += out.objective;
-        self.window.seconds += elapsed.as_secs_f64();
-        self.window.waited += waited.as_secs_f64();
-        Ok(StepReport {
-            step: self.step,
-            total_steps: self.plan.total_steps(),
-            steps_per_epoch: self.plan.steps_per_epoch(),
-            batch: self.plan.batch,
-            loss: out.loss,
-            objective: out.objective,
-            elapsed,
-            waited,
-        })
+        Ok(out)
     }
 
     fn learning_rate(&self, step: usize) -> f64 {
@@ -217,7 +215,7 @@ impl Trainer {
         self.config.learning_rate.at(step, plan.batch, plan.epochs, plan.steps_per_epoch())
     }
 
-    fn metric(&self) -> Metric {
+    fn metric(&self, (signals, verdict): (Option<Signals>, Verdict)) -> Metric {
         let (window, steps) = (&self.window, self.window.steps as f64);
         let seconds = window.seconds.max(1e-9);
         Metric {
@@ -226,6 +224,8 @@ impl Trainer {
             loss: window.loss / steps,
             objective: window.objective / steps,
             lr: self.learning_rate(self.step - 1),
+            signals,
+            verdict,
             images_per_s: steps * self.plan.batch as f64 / seconds,
             data_wait: window.waited / seconds,
         }

@@ -2,6 +2,7 @@
 
 mod bad_input;
 mod bench_verb;
+mod compare;
 #[cfg(feature = "wgpu")]
 mod gpu;
 mod interrupted;

@@ -112,3 +112,34 @@ fn help_names_the_next_step() {
     assert_prints(sogclr().arg("--help"), "sogclr demo");
     assert_eq!(sogclr().arg("frobnicate").output().unwrap().status.code(), Some(2));
 }
+
+#[test]
+fn metrics_tell_whether_it_learns() {
+    let root = tempfile::tempdir().unwrap();
+    let last = |name: &str, more: &[&str]| -> (serde_json::Value, String) {
+        let run = root.path().join(name);
+        let output = sogclr().args(crate::TINY).arg("--out").arg(&run).args(more).output().unwrap();
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{text}");
+        let lines = std::fs::read_to_string(run.join("metrics.jsonl")).unwrap();
+        (serde_json::from_str(lines.lines().last().unwrap()).unwrap(), text)
+    };
+    for method in ["sogclr", "moco", "nnclr", "infomin"] {
+        let (line, text) = last(method, &["--method", method]);
+        for key in ["accuracy", "alignment", "uniformity", "spread", "effective_rank"] {
+            assert!(line[key].as_f64().is_some_and(f64::is_finite), "{method}: {key} in {line}");
+        }
+        // A head without batch norm starts near one point, and these runs are over before it leaves it.
+        if method == "sogclr" || method == "nnclr" {
+            assert_eq!(line["verdict"], "learning", "{method}: {line}");
+            assert!(text.contains("learning"), "{text}");
+        }
+        assert!(text.contains("accuracy"), "{text}");
+    }
+    // Weight decay that leaves nothing of the last layer but its bias.
+    let shrink = ["--method", "moco", "--set", "optimizer.kind=sgd", "--set", "optimizer.weight_decay=20.0"];
+    let shrink = [&shrink[..], &["--set", "learning_rate.base=1.5", "--set", "optimizer.momentum=0.0"]].concat();
+    let (line, text) = last("collapsed", &[&shrink[..], &["--epochs", "10"]].concat());
+    assert_eq!(line["verdict"], "collapsed", "{line}");
+    assert!(text.contains("COLLAPSED"), "{text}");
+}

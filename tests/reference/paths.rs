@@ -91,9 +91,9 @@ fn curve() -> Vec<f64> {
             crops: vec![Crops { count: 2, size: 16, pixels: pixels.clone() }],
             tiles: None,
         };
-        let out = step(model, &mut optimizer, &mut *method, &mut state, &batch, 16, &Solo, 0.05).unwrap();
+        let (new, out) = step(model, &mut optimizer, &mut *method, &mut state, &batch, 16, &Solo, 0.05).unwrap();
         losses.push(out.objective);
-        model = out.model;
+        model = new;
     }
     losses
 }

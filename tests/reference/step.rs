@@ -74,8 +74,8 @@ impl Training {
     fn step(&mut self, batch: &Batch, chunk: usize) -> StepOutput {
         let model = self.model.take().unwrap();
         let (optimizer, method) = (&mut self.optimizer, self.method.as_mut());
-        let out = step(model, optimizer, method, &mut self.state, batch, chunk, &Solo, 0.1).unwrap();
-        self.model = Some(out.model.clone());
+        let (model, out) = step(model, optimizer, method, &mut self.state, batch, chunk, &Solo, 0.1).unwrap();
+        self.model = Some(model);
         out
     }
 

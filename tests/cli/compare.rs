@@ -1,0 +1,82 @@
+//! `sogclr compare`: the table, its files, and going on after an interruption.
+
+use crate::{TINY, failure, sogclr};
+use std::path::Path;
+
+fn compare(out: &Path, more: &[&str]) -> assert_cmd::Command {
+    let mut command = sogclr();
+    command.arg("compare").args(&TINY[1..]).args(["--epochs", "1", "--seeds", "2"]).args(more).arg("--out").arg(out);
+    command
+}
+
+fn table(out: &Path) -> serde_json::Value {
+    serde_json::from_slice(&std::fs::read(out.join("compare.json")).unwrap()).unwrap()
+}
+
+#[test]
+fn a_race_writes_one_table_and_goes_on_where_it_was_interrupted() {
+    let root = tempfile::tempdir().unwrap();
+    let out = root.path().join("race");
+    let methods = &["--methods", "simclr,moco"];
+    let output = compare(&out, methods).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let whole = table(&out);
+    let names: Vec<&str> = whole["rows"].as_array().unwrap().iter().map(|r| r["method"].as_str().unwrap()).collect();
+    assert_eq!(names, ["simclr", "moco", "untrained"]);
+    for row in whole["rows"].as_array().unwrap() {
+        assert_eq!(row["linear"].as_array().unwrap().len(), 2, "two seeds");
+        assert!(row["linear"][0].as_f64().is_some_and(|v| (0.0..=1.0).contains(&v)));
+        let costs = if row["method"] == "untrained" { 0 } else { 2 };
+        assert_eq!(row["seconds"].as_array().unwrap().len(), costs);
+        assert_eq!(row["peak_rss_mb"].as_array().unwrap().len(), costs);
+    }
+    assert!(text.contains("moco") && text.contains(" ± "), "{text}");
+    let csv = std::fs::read_to_string(out.join("compare.csv")).unwrap();
+    assert_eq!(csv.lines().count(), 4, "{csv}");
+    assert!(std::fs::read_to_string(out.join("compare.md")).unwrap().contains("| untrained"));
+
+    // One run lost its end, another was never begun; the third is left alone.
+    let summary = |cell: &str| out.join(cell).join("summary.json");
+    std::fs::remove_file(summary("moco-seed0")).unwrap();
+    std::fs::remove_file(out.join("moco-seed0/checkpoints/step-000000006.safetensors")).unwrap();
+    std::fs::remove_dir_all(out.join("moco-seed1")).unwrap();
+    let untouched = std::fs::metadata(out.join("simclr-seed0/encoder.safetensors")).unwrap().modified().unwrap();
+    compare(&out, methods).assert().success();
+    let again = table(&out);
+    for (before, after) in whole["rows"].as_array().unwrap().iter().zip(again["rows"].as_array().unwrap()) {
+        assert_eq!(before["linear"], after["linear"]);
+        assert_eq!(before["knn"], after["knn"]);
+    }
+    let now = std::fs::metadata(out.join("simclr-seed0/encoder.safetensors")).unwrap().modified().unwrap();
+    assert_eq!(untouched, now, "a finished run is not trained again");
+
+    let (code, text) = failure(&mut compare(&out, &["--methods", "simclr,moco", "--set", "method.temperature=0.3"]));
+    assert!(code == 2 && text.contains("other settings"), "{text}");
+}
+
+#[test]
+fn impossible_races_are_refused_before_anything_is_written() {
+    let root = tempfile::tempdir().unwrap();
+    let out = root.path().join("race");
+    for (more, words) in [
+        (&["--methods", "simclr,byol"][..], "known methods"),
+        (&["--methods", "simclr,simclr"], "twice"),
+        (&["--methods", "simclr", "--seeds", "0"], "--seeds"),
+        (&["--methods", "simclr", "--method", "dcl"], "--methods, a list"),
+        (&["--methods", "simclr,moco", "--set", "method.queue=5"], "queue"),
+    ] {
+        let (code, text) = failure(&mut compare(&out, more));
+        assert!(code == 2 && text.contains(words), "{more:?}: {code} {text}");
+        assert!(!out.exists(), "{more:?} wrote something");
+    }
+    let unlabelled = root.path().join("images");
+    std::fs::create_dir(&unlabelled).unwrap();
+    for i in 0..10 {
+        image::GrayImage::from_pixel(8, 8, image::Luma([i * 20])).save(unlabelled.join(format!("{i}.png"))).unwrap();
+    }
+    let output = sogclr().arg("compare").arg(&unlabelled).args(["--batch", "4", "--out"]).arg(&out).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(2) && text.contains("label"), "{text}");
+    assert!(!out.exists());
+}
