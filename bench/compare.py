@@ -1,4 +1,5 @@
-"""Runs each step in PyTorch (eager, channels_last) and in sogclr in turn, and prints medians and their ratio."""
+"""Runs each step in PyTorch (eager, channels_last) and in sogclr in turn, then each loss alone, and prints medians and
+their ratio."""
 
 import argparse
 import json
@@ -12,6 +13,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 # encoder, batch (half the views), image size, timed steps per run
 STEPS = [("resnet20", 64, 32, 12), ("resnet18", 32, 32, 5), ("resnet50", 4, 224, 4)]
+# method, batch
+LOSSES = [(method, batch) for method in ["sogclr", "simclr"] for batch in [32, 64, 128, 256, 512, 1024, 2048, 4096]]
+DIM = 128
 MODES = ["sogclr", "eager", "channels_last"]
 FIGURES = ["views_per_s", "step_ms_median", "cpu_s_per_step", "peak_rss_mb"]
 
@@ -22,7 +26,37 @@ def command(mode, encoder, batch, size, steps, threads):
         program = [ROOT / "target/release/sogclr", "bench", "step", "--json"]
     else:
         program = [sys.executable, ROOT / "bench/torch_step.py"] + ["--channels-last"] * (mode == "channels_last")
-    return [str(word) for word in program + work]
+    return program + work
+
+
+def run(words):
+    out = subprocess.run([str(w) for w in words], check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    return json.loads(out.stdout)
+
+
+def losses(rounds, threads):
+    """One process for each figure, since a peak of memory belongs to a process; sogclr and PyTorch in turn."""
+    print(f"\nLosses alone, embeddings of {DIM} values:\n")
+    print("| loss | batch | sogclr ms | PyTorch ms | times as fast, lowest to highest round | CPU time | peak MB | PyTorch MB |")
+    print("|---|---|---|---|---|---|---|---|")
+    results = {}
+    for method, batch in LOSSES:
+        repeats = max(3, min(50, 20_000 // batch))
+        work = ["--method", method, "--batch", batch, "--dim", DIM, "--repeats", repeats, "--threads", threads]
+        ours, theirs = [], []
+        for _ in range(rounds):
+            ours.append(run([ROOT / "target/release/sogclr", "bench", "loss", "--json"] + work))
+            theirs.append(run([sys.executable, ROOT / "bench/torch_loss.py"] + work))
+        results[f"{method} {batch}"] = {"sogclr": ours, "torch": theirs}
+        middle = lambda runs, figure: statistics.median(run[figure] for run in runs)
+        ms, peer = middle(ours, "ms_median"), middle(theirs, "ms_median")
+        ratios = sorted(b["ms_median"] / a["ms_median"] for a, b in zip(ours, theirs))
+        cpu = middle(theirs, "cpu_ms") / middle(ours, "cpu_ms")
+        memory = [f"{middle(runs, 'peak_rss_mb'):.0f}" for runs in (ours, theirs)]
+        speed = f"**{peer / ms:.2f}** ({ratios[0]:.2f}–{ratios[-1]:.2f})"
+        cells = [method, str(batch), f"{ms:.2f}", f"{peer:.2f}", speed, f"{cpu:.2f}"] + memory
+        print("| " + " | ".join(cells) + " |", flush=True)
+    return results
 
 
 def cpu_name():
@@ -38,22 +72,21 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--only", choices=[step[0] for step in STEPS])
+    parser.add_argument("--only", choices=[step[0] for step in STEPS] + ["losses"])
     args = parser.parse_args()
 
     results = {"date": date.today().isoformat(), "cpu": cpu_name(), "threads": args.threads, "rounds": args.rounds}
     print(f"{results['date']}, {results['cpu']}, {args.threads} threads, medians of {args.rounds} alternate runs\n")
-    print("| step | mode | views/s | ms | CPU s | peak MB | ratio of views/s, lowest to highest round | memory |")
-    print("|---|---|---|---|---|---|---|---|")
+    if args.only != "losses":
+        print("| step | mode | views/s | ms | CPU s | peak MB | ratio of views/s, lowest to highest round | memory |")
+        print("|---|---|---|---|---|---|---|---|")
     for encoder, batch, size, steps in STEPS:
         if args.only not in (None, encoder):
             continue
         runs = {mode: [] for mode in MODES}
         for _ in range(args.rounds):
             for mode in MODES:
-                words = command(mode, encoder, batch, size, steps, args.threads)
-                out = subprocess.run(words, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-                runs[mode].append(json.loads(out.stdout))
+                runs[mode].append(run(command(mode, encoder, batch, size, steps, args.threads)))
         median = {mode: {f: statistics.median(run[f] for run in runs[mode]) for f in FIGURES} for mode in MODES}
         peer = max(MODES[1:], key=lambda mode: median[mode]["views_per_s"])
         rounds = sorted(a["views_per_s"] / b["views_per_s"] for a, b in zip(runs["sogclr"], runs[peer]))
@@ -68,6 +101,8 @@ def main():
                 memory = f"{ratio['peak_rss_mb']:.2f}"
             cells = [name, mode, f"{m['views_per_s']:.1f}", f"{m['step_ms_median']:.0f}", f"{m['cpu_s_per_step']:.2f}"]
             print("| " + " | ".join(cells + [f"{m['peak_rss_mb']:.0f}", speed, memory]) + " |", flush=True)
+    if args.only in (None, "losses"):
+        results["losses"] = losses(args.rounds, args.threads)
     folder = ROOT / "target/bench"
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "results.json").write_text(json.dumps(results, indent=1))

@@ -2,9 +2,10 @@
 
 use super::error::CliError;
 use super::progress::counter;
-use crate::bench::{StepBench, WARM_UP, measure_kernels};
+use crate::bench::{StepBench, WARM_UP, measure_kernels, measure_loss};
 use crate::config::DeviceName;
 use crate::encoder::{EncoderConfig, EncoderName, HeadConfig};
+use crate::method::{MethodConfig, Setting};
 use crate::report::table;
 use crate::train::open_device;
 use clap::{Args, Subcommand};
@@ -14,6 +15,7 @@ use serde_json::json;
 pub enum Bench {
     Step(Step),
     Kernels(Kernels),
+    Loss(LossBench),
 }
 
 #[derive(Args)]
@@ -70,12 +72,64 @@ pub struct Kernels {
     work: Work,
 }
 
+/// Time a loss alone: normalisation, value and all gradients, on random embeddings.
+///
+/// No loss builds the whole matrix of similarities: memory grows with the batch, not with its square.
+#[derive(Args)]
+pub struct LossBench {
+    /// Any method that `sogclr pretrain --method` knows
+    #[arg(long, value_name = "NAME", default_value = "sogclr")]
+    method: String,
+    /// Samples in the batch; each has two views
+    #[arg(long, value_name = "B", default_value_t = 256)]
+    batch: usize,
+    /// Values of an embedding
+    #[arg(long, value_name = "D", default_value_t = 128)]
+    dim: usize,
+    /// Evaluations to time, after two that are not counted
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    repeats: usize,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
 impl Bench {
     pub fn run(self) -> Result<(), CliError> {
         match self {
             Self::Step(verb) => verb.run(),
             Self::Kernels(verb) => verb.run(),
+            Self::Loss(verb) => verb.run(),
         }
+    }
+}
+
+impl LossBench {
+    fn run(self) -> Result<(), CliError> {
+        let (batch, dim) = (self.batch, self.dim);
+        if batch < 2 || dim == 0 || self.repeats == 0 {
+            return Err(CliError::Input("--batch must be at least 2, --dim and --repeats at least 1".into()));
+        }
+        let setting = Setting { is_small: false, is_grey: false, samples: batch, batch };
+        let method = MethodConfig::defaults(&self.method, &setting).ok_or_else(|| {
+            let known = MethodConfig::NAMES.join(", ");
+            CliError::Input(format!("--method {:?}: known methods are {known}", self.method))
+        })?;
+        // On a thread of the pool, as in a training step.
+        let report = rayon::scope(|_| measure_loss(method.spec().loss().as_ref(), batch, dim, self.repeats))
+            .map_err(|error| CliError::Failed(error.to_string()))?;
+        if self.json {
+            println!("{}", serde_json::to_string(&report).expect("a report is plain data"));
+            return Ok(());
+        }
+        println!("{:.2} ms for a batch of {batch} (median of {})", report.ms_median, self.repeats);
+        if let Some(cpu) = report.cpu_ms {
+            println!("{cpu:.2} ms of CPU time on {} threads", rayon::current_num_threads());
+        }
+        if let Some(peak) = report.peak_rss_mb {
+            println!("{peak:.0} MB at most in memory");
+        }
+        Ok(())
     }
 }
 

@@ -5,7 +5,7 @@
 
 use super::views::Views;
 use super::{Loss, LossError, LossInput, LossOutput};
-use crate::math::{log_sum_exp, map_rows};
+use crate::math::log_sum_exp;
 
 #[derive(Clone, Debug)]
 pub struct Dcl {
@@ -49,10 +49,10 @@ impl Loss for Dcl {
     fn forward(&self, input: &LossInput) -> Result<LossOutput, LossError> {
         let tau = self.temperature;
         let views = Views::new(input)?;
-        let anchors = map_rows(views.z.view(), views.z.view(), |a, s| Anchor {
-            positive: views.positive_similarity(a, &s),
-            log_negatives: log_sum_exp(views.negatives_of(a).map(|b| f64::from(s[b]) / tau)),
-        });
+        let anchors = views.map_anchors(
+            |_| tau,
+            |a, s, negatives| Anchor { positive: views.positive_similarity(a, s), log_negatives: negatives.log_sum },
+        );
         let weights = self.weights(&anchors, &views);
         let mean = 1.0 / views.anchors() as f64;
         // −w_a·s⁺_a/τ + ln Σ_neg exp(s/τ)
@@ -60,8 +60,8 @@ impl Loss for Dcl {
         let objective: f64 =
             anchors.iter().enumerate().map(|(a, x)| views.objective(a, x.positive, x.log_negatives, tau)).sum();
 
-        let log_negatives: Vec<f32> = anchors.iter().map(|a| a.log_negatives as f32).collect();
-        let grads = views.decoupled_gradient(&log_negatives, tau, |a| weights[a].1 as f32);
+        let log_negatives = anchors.iter().map(|a| a.log_negatives);
+        let grads = views.decoupled_gradient(log_negatives, tau, |a| weights[a].1 as f32);
         Ok(LossOutput::stateless(loss * mean, objective * mean, grads, input))
     }
 }

@@ -3,7 +3,7 @@
 
 use super::views::Views;
 use super::{Loss, LossError, LossInput, LossOutput};
-use crate::math::map_rows;
+use sogclr_kernels::SoftmaxSum;
 
 #[derive(Clone, Debug)]
 pub struct Debiased {
@@ -41,9 +41,9 @@ impl Loss for Debiased {
     fn forward(&self, input: &LossInput) -> Result<LossOutput, LossError> {
         let (tau, prior) = (self.temperature, self.prior);
         let views = Views::new(input)?;
-        let anchors = map_rows(views.z.view(), views.z.view(), |a, s| {
+        let anchor = |a: usize, s: &[f32], negatives: SoftmaxSum| {
             let e = |b: usize| (f64::from(s[b]) / tau).exp();
-            let (sum, count) = (views.negatives_of(a).map(e).sum::<f64>(), views.negatives(a) as f64);
+            let (sum, count) = (negatives.log_sum.exp(), views.negatives(a) as f64);
             let positives = views.positive_count(a) as f64;
             let (mut loss, mut push) = (0.0, 0.0);
             for b in views.positives(a) {
@@ -52,26 +52,26 @@ impl Loss for Debiased {
                 loss += (all / e(b)).ln() / positives;
                 push += if is_clamped { 0.0 } else { 1.0 / (all * (1.0 - prior)) / positives };
             }
-            let objective = -views.positive_similarity(a, &s) + tau * (sum / count).ln();
+            let objective = -views.positive_similarity(a, s) + tau * (sum / count).ln();
             Anchor { loss, objective, sum, count, push }
-        });
+        };
+        let anchors = views.map_anchors(|_| tau, anchor);
         let mean = 1.0 / views.anchors() as f64;
         let loss: f64 = anchors.iter().map(|a| a.loss).sum();
         let objective: f64 = anchors.iter().map(|a| a.objective).sum();
         let scale = mean / tau;
-        let grads = views.gradient(|a, b, s| {
-            let (e, anchor) = ((f64::from(s) / tau).exp(), &anchors[a]);
-            let weight = views.positive_weight(a, b);
-            if weight > 0.0 {
-                // −1 + e⁺/D·(1 − τ₊N/(1 − τ₊)), the last part only where N_g follows e⁺
-                let (negatives, is_clamped) = self.negatives(anchor.sum, anchor.count, e);
-                let follows = if is_clamped { 0.0 } else { prior * anchor.count / (1.0 - prior) };
-                (scale * f64::from(weight) * (e / (e + negatives) * (1.0 - follows) - 1.0)) as f32
-            } else if views.is_negative(a, b) {
-                (scale * anchor.push * e) as f32
-            } else {
-                0.0
-            }
+        // ∂L/∂s_ab for a positive b: −1 + e⁺/D·(1 − τ₊N/(1 − τ₊)), the last part only where N_g follows e⁺
+        let pull = |a: usize, e: f64| {
+            let anchor = &anchors[a];
+            let (negatives, is_clamped) = self.negatives(anchor.sum, anchor.count, e);
+            let follows = if is_clamped { 0.0 } else { prior * anchor.count / (1.0 - prior) };
+            (scale * (e / (e + negatives) * (1.0 - follows) - 1.0)) as f32
+        };
+        let offset: Vec<f32> = anchors.iter().map(|a| a.push.ln().max(-1e30) as f32).collect();
+        let inverse_tau = vec![(1.0 / tau) as f32; anchors.len()];
+        let grads = views.softmax_gradient(&inverse_tau, &offset, scale as f32, |a, b, s| {
+            let e = (f64::from(s) / tau).exp();
+            views.positive_weight(a, b) * pull(a, e) + views.positive_weight(b, a) * pull(b, e)
         });
         Ok(LossOutput::stateless(loss * mean, objective * mean, grads, input))
     }

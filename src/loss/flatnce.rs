@@ -3,7 +3,7 @@
 
 use super::views::Views;
 use super::{Loss, LossError, LossInput, LossOutput};
-use crate::math::{log_add_exp, log_sum_exp, map_rows};
+use crate::math::log_add_exp;
 
 #[derive(Clone, Debug)]
 pub struct FlatNce {
@@ -24,20 +24,22 @@ impl Loss for FlatNce {
     fn forward(&self, input: &LossInput) -> Result<LossOutput, LossError> {
         let tau = self.temperature;
         let views = Views::new(input)?;
-        let anchors = map_rows(views.z.view(), views.z.view(), |a, s| {
-            let log_negatives = log_sum_exp(views.negatives_of(a).map(|b| f64::from(s[b]) / tau));
-            let each = views.positives(a).map(|b| log_add_exp(0.0, log_negatives - f64::from(s[b]) / tau));
-            let cross_entropy = each.sum::<f64>() / views.positive_count(a) as f64;
-            Anchor { positive: views.positive_similarity(a, &s), log_negatives, cross_entropy }
-        });
+        let anchors = views.map_anchors(
+            |_| tau,
+            |a, s, negatives| {
+                let log_negatives = negatives.log_sum;
+                let each = views.positives(a).map(|b| log_add_exp(0.0, log_negatives - f64::from(s[b]) / tau));
+                let cross_entropy = each.sum::<f64>() / views.positive_count(a) as f64;
+                Anchor { positive: views.positive_similarity(a, s), log_negatives, cross_entropy }
+            },
+        );
         let mean = 1.0 / views.anchors() as f64;
         let loss: f64 = anchors.iter().map(|a| a.cross_entropy).sum();
         let objective: f64 =
             anchors.iter().enumerate().map(|(a, x)| views.objective(a, x.positive, x.log_negatives, tau)).sum();
 
         // ∇ exp(v − sg(v)) = ∇v: softmax over the negatives, and −1 in all on the positives.
-        let log_negatives: Vec<f32> = anchors.iter().map(|a| a.log_negatives as f32).collect();
-        let grads = views.decoupled_gradient(&log_negatives, tau, |_| -1.0);
+        let grads = views.decoupled_gradient(anchors.iter().map(|a| a.log_negatives), tau, |_| -1.0);
         Ok(LossOutput::stateless(loss * mean, objective * mean, grads, input))
     }
 }

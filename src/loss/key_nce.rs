@@ -3,8 +3,9 @@
 //! averages two kinds of queries. The mean runs over the queries; keys are those of the second view.
 
 use super::{Loss, LossError, LossInput, LossOutput, SetName};
-use crate::math::{Matrix, UnitRows, log_add_exp, log_sum_exp, map_rows, weighted_keys};
+use crate::math::{Matrix, UnitRows, log_add_exp, map_rows, weighted_keys};
 use ndarray::{ArrayView2, s};
+use sogclr_kernels::softmax_sum;
 
 /// Where the negatives come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,13 +45,15 @@ impl KeyNce {
         input: &LossInput,
     ) -> (f64, f64, Matrix) {
         let tau = self.temperature;
-        let is_other = |i: usize, j: usize| self.negatives == Negatives::Queue || i != j;
         let count = negatives.nrows() - usize::from(self.negatives == Negatives::Batch);
         let log_margin = self.alpha.map_or(0.0, |alpha| (alpha / count as f64).ln());
-        let rows = map_rows(queries.matrix().view(), negatives, |i, s| {
-            let logits = s.iter().enumerate().filter(|&(j, _)| is_other(i, j)).map(|(_, &s)| f64::from(s) / tau);
+        let rows = map_rows(queries.matrix().view(), negatives, |i, mut s| {
             let positive = f64::from(queries.matrix().row(i).dot(&keys.matrix().row(i)));
-            Query { positive, log_negatives: log_sum_exp(logits) + log_margin }
+            if self.negatives == Negatives::Batch {
+                s[i] = f32::NEG_INFINITY;
+            }
+            let s = s.as_slice().expect("a row of similarities is contiguous");
+            Query { positive, log_negatives: softmax_sum(s, (1.0 / tau) as f32).log_sum + log_margin }
         });
         let mean = 1.0 / rows.len() as f64;
         let cross_entropy = |q: &Query| log_add_exp(q.positive / tau, q.log_negatives) - q.positive / tau;
@@ -66,9 +69,10 @@ impl KeyNce {
         let mut grad = weighted_keys(anchors, negatives, |row, mut s| {
             let i = first + row;
             let log_sum = log_add_exp(rows[i].positive / tau, rows[i].log_negatives);
-            for (j, s) in s.iter_mut().enumerate() {
-                let log_p = f64::from(*s) / tau + log_margin - log_sum;
-                *s = if is_other(i, j) { (scale * log_p.exp()) as f32 } else { 0.0 };
+            let (inverse_tau, offset, scale) = ((1.0 / tau) as f32, (log_margin - log_sum) as f32, scale as f32);
+            s.mapv_inplace(|s| scale * (s * inverse_tau + offset).exp());
+            if self.negatives == Negatives::Batch {
+                s[i] = 0.0;
             }
         });
         for (row, mut grad) in grad.outer_iter_mut().enumerate() {

@@ -6,7 +6,7 @@
 
 use super::views::Views;
 use super::{Loss, LossError, LossInput, LossOutput};
-use crate::math::{log_add_exp, log_sum_exp, map_rows};
+use crate::math::{log_add_exp, log_sum_exp};
 
 /// NT-Xent with a fixed temperature.
 #[derive(Clone, Debug)]
@@ -22,8 +22,10 @@ struct Anchor {
     log_negatives: f64,
     /// ln 1/K·Σ_neg e^{s/τ}
     log_g: f64,
-    /// ln(e^{s⁺/τ} + Σ_neg e^{s/τ}) averaged over the positives
+    /// ln(e^{s⁺/τ} + Σ_neg e^{s/τ}) − s⁺/τ averaged over the positives
     cross_entropy: f64,
+    /// ln mean over positives of (α/K)/(e^{s⁺/τ} + Σ_neg): what multiplies e^{s_ab/τ} for a negative b
+    log_inverse: f64,
 }
 
 impl Loss for NtXent {
@@ -34,15 +36,25 @@ impl Loss for NtXent {
     fn forward(&self, input: &LossInput) -> Result<LossOutput, LossError> {
         let tau = self.temperature;
         let views = Views::new(input)?;
-        let anchors = map_rows(views.z.view(), views.z.view(), |a, s| {
-            let log_count = (views.negatives(a) as f64).ln();
-            let log_g = log_sum_exp(views.negatives_of(a).map(|b| f64::from(s[b]) / tau)) - log_count;
-            let log_negatives = log_g + self.alpha.map_or(log_count, f64::ln);
-            let terms = views.positives(a).map(|b| f64::from(s[b]) / tau);
-            let cross_entropy: f64 = terms.clone().map(|logit| log_add_exp(logit, log_negatives) - logit).sum();
-            let positive = views.positive_similarity(a, &s);
-            Anchor { positive, log_negatives, log_g, cross_entropy: cross_entropy / terms.count() as f64 }
-        });
+        let anchors = views.map_anchors(
+            |_| tau,
+            |a, s, negatives| {
+                let log_count = (views.negatives(a) as f64).ln();
+                let log_g = negatives.log_sum - log_count;
+                let log_margin = self.alpha.map_or(0.0, |alpha| alpha.ln() - log_count);
+                let log_negatives = negatives.log_sum + log_margin;
+                let logits = views.positives(a).map(|b| f64::from(s[b]) / tau);
+                let all = logits.clone().map(|logit| log_add_exp(logit, log_negatives));
+                let count = views.positive_count(a) as f64;
+                Anchor {
+                    positive: views.positive_similarity(a, s),
+                    log_negatives,
+                    log_g,
+                    cross_entropy: all.clone().zip(logits).map(|(all, logit)| all - logit).sum::<f64>() / count,
+                    log_inverse: log_sum_exp(all.map(|all| -all)) - count.ln() + log_margin,
+                }
+            },
+        );
         let mean = 1.0 / views.anchors() as f64;
         let loss: f64 = anchors.iter().map(|a| a.cross_entropy).sum();
         // The mini-batch estimate of the global objective: u replaced by ĝ.
@@ -50,27 +62,16 @@ impl Loss for NtXent {
 
         // c_ab = 1/(2Bτ)·(p_ab − [b positive]), p the softmax over positive and negatives; with several positives
         // each has its own softmax and the anchor takes their mean. The margin α/K multiplies a negative's e^{s/τ}.
-        let log_negatives: Vec<f64> = anchors.iter().map(|a| a.log_negatives).collect();
-        let (tau32, scale) = (tau as f32, (mean / tau) as f32);
-        // ln mean over positives of 1/(e^{s⁺/τ} + Σ_neg): what multiplies e^{s_ab/τ} for a negative b
-        let log_inverse = map_rows(views.z.view(), views.z.view(), |a, s| {
-            let each = views.positives(a).map(|b| -log_add_exp(f64::from(s[b]) / tau, log_negatives[a]));
-            let margin = self.alpha.map_or(0.0, |alpha| (alpha / views.negatives(a) as f64).ln());
-            (log_sum_exp(each.clone()) - (each.count() as f64).ln() + margin) as f32
-        });
-        let grads = views.backward(|a, mut s| {
-            for b in views.negatives_of(a) {
-                let logit = s[b] / tau32;
-                s[b] = scale * ((logit + log_inverse[a]).exp() + (logit + log_inverse[b]).exp());
-            }
-            for b in views.class_of(a) {
-                let logit = f64::from(s[b]) / tau;
-                let missed = |row: usize| {
-                    // p_ab − 1 = −Σ_neg/(e^{s⁺/τ} + Σ_neg)
-                    -(log_negatives[row] - log_add_exp(logit, log_negatives[row])).exp() as f32
-                };
-                s[b] = scale * (views.positive_weight(a, b) * missed(a) + views.positive_weight(b, a) * missed(b));
-            }
+        let scale = (mean / tau) as f32;
+        let log_inverse: Vec<f32> = anchors.iter().map(|a| a.log_inverse as f32).collect();
+        let inverse_tau = vec![(1.0 / tau) as f32; anchors.len()];
+        let grads = views.softmax_gradient(&inverse_tau, &log_inverse, scale, |a, b, s| {
+            let missed = |row: usize| {
+                // p_ab − 1 = −Σ_neg/(e^{s⁺/τ} + Σ_neg)
+                let log_negatives = anchors[row].log_negatives;
+                -(log_negatives - log_add_exp(f64::from(s) / tau, log_negatives)).exp() as f32
+            };
+            scale * (views.positive_weight(a, b) * missed(a) + views.positive_weight(b, a) * missed(b))
         });
         Ok(LossOutput::stateless(loss * mean, objective * mean, grads, input))
     }

@@ -5,7 +5,7 @@
 
 use super::views::Views;
 use super::{Loss, LossError, LossInput, LossOutput};
-use crate::math::{log_add_exp, log_mix, log_sum_exp, map_rows};
+use crate::math::{log_add_exp, log_mix, log_sum_exp};
 use crate::state::{LOG_U, StateUpdate, TAU, TAU_GRAD};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -127,12 +127,16 @@ impl SogClr {
     }
 
     fn anchors(&self, views: &Views, temperatures: &[f64]) -> Vec<Anchor> {
-        map_rows(views.z.view(), views.z.view(), |a, s| {
-            let (tau, log_count) = (temperatures[views.sample(a)], (views.negatives(a) as f64).ln());
-            let scaled = views.negatives_of(a).map(|b| f64::from(s[b]) / tau);
-            let log_sum = log_sum_exp(scaled);
-            let pushed = views.negatives_of(a).map(|b| f64::from(s[b])).map(|s| (s / tau - log_sum).exp() * s).sum();
-            Anchor { tau, log_count, positive: views.positive_similarity(a, &s), log_g: log_sum - log_count, pushed }
+        let tau = |a: usize| temperatures[views.sample(a)];
+        views.map_anchors(tau, |a, s, negatives| {
+            let log_count = (views.negatives(a) as f64).ln();
+            Anchor {
+                tau: tau(a),
+                log_count,
+                positive: views.positive_similarity(a, s),
+                log_g: negatives.log_sum - log_count,
+                pushed: negatives.mean,
+            }
         })
     }
 
@@ -242,16 +246,9 @@ impl Loss for SogClr {
             .zip(&anchors)
             .map(|(log_u, a)| ((a.log_g - log_u).min(MAX_LOG_RATIO) - a.log_g - a.log_count) as f32)
             .collect();
-        let tau32: Vec<f32> = anchors.iter().map(|a| a.tau as f32).collect();
-        let mean32 = mean as f32;
-        let grads = views.backward(|a, mut s| {
-            for b in views.negatives_of(a) {
-                let weight = |row: usize| (s[b] / tau32[row] + log_weight[row]).exp();
-                s[b] = mean32 * (weight(a) + weight(b));
-            }
-            for b in views.class_of(a) {
-                s[b] = -mean32 * (views.positive_weight(a, b) + views.positive_weight(b, a));
-            }
+        let inverse_tau: Vec<f32> = anchors.iter().map(|a| (1.0 / a.tau) as f32).collect();
+        let grads = views.softmax_gradient(&inverse_tau, &log_weight, mean as f32, |a, b, _| {
+            -mean as f32 * (views.positive_weight(a, b) + views.positive_weight(b, a))
         });
 
         let log_u = normalisers.samples.iter().map(|&v| v as f32).collect();

@@ -3,7 +3,7 @@
 
 use super::views::Views;
 use super::{Loss, LossError, LossInput, LossOutput};
-use crate::math::{log_sum_exp, map_rows};
+use crate::math::{log_add_exp, log_sum_exp};
 
 #[derive(Clone, Debug)]
 pub struct SupCon {
@@ -26,24 +26,25 @@ impl Loss for SupCon {
     fn forward(&self, input: &LossInput) -> Result<LossOutput, LossError> {
         let tau = self.temperature;
         let views = Views::by_label(input)?;
-        let anchors = map_rows(views.z.view(), views.z.view(), |a, s| {
-            let logit = |b: usize| f64::from(s[b]) / tau;
-            Anchor {
-                positive: views.positive_similarity(a, &s),
-                log_all: log_sum_exp((0..views.anchors()).filter(|&b| b != a).map(logit)),
-                log_negatives: log_sum_exp(views.negatives_of(a).map(logit)),
-            }
-        });
+        let anchors = views.map_anchors(
+            |_| tau,
+            |a, s, negatives| {
+                let log_negatives = negatives.log_sum;
+                let own = views.class_of(a).iter().filter(|&&b| b != a).map(|&b| f64::from(s[b]) / tau);
+                let log_all = log_add_exp(log_negatives, log_sum_exp(own));
+                Anchor { positive: views.positive_similarity(a, s), log_all, log_negatives }
+            },
+        );
         let mean = 1.0 / views.anchors() as f64;
         let loss: f64 = anchors.iter().map(|a| a.log_all - a.positive / tau).sum();
         let objective: f64 =
             anchors.iter().enumerate().map(|(a, x)| views.objective(a, x.positive, x.log_negatives, tau)).sum();
 
-        let (tau32, scale) = (tau as f32, (mean / tau) as f32);
-        let log_all: Vec<f32> = anchors.iter().map(|a| a.log_all as f32).collect();
-        let grads = views.gradient(|a, b, s| {
-            let softmax = if a == b { 0.0 } else { (s / tau32 - log_all[a]).exp() };
-            scale * (softmax - views.positive_weight(a, b))
+        let scale = (mean / tau) as f32;
+        let offset: Vec<f32> = anchors.iter().map(|a| -a.log_all as f32).collect();
+        let grads = views.softmax_gradient(&vec![(1.0 / tau) as f32; anchors.len()], &offset, scale, |a, b, s| {
+            let softmax = |row: usize| if a == b { 0.0 } else { (s / tau as f32 + offset[row]).exp() };
+            scale * (softmax(a) + softmax(b) - views.positive_weight(a, b) - views.positive_weight(b, a))
         });
         Ok(LossOutput::stateless(loss * mean, objective * mean, grads, input))
     }

@@ -5,8 +5,9 @@
 //! nothing.
 
 use super::{LossError, LossInput, SetName};
-use crate::math::Matrix;
+use crate::math::{Matrix, map_rows};
 use ndarray::{ArrayViewMut1, Axis, concatenate, s};
+use sogclr_kernels::{SoftmaxSum, softmax_pair, softmax_sum};
 use std::ops::Range;
 
 pub(super) struct Views {
@@ -18,27 +19,30 @@ pub(super) struct Views {
     ours: Range<usize>,
     /// The class of each row.
     class: Vec<usize>,
-    /// How many samples share each sample's class.
-    class_size: Vec<usize>,
+    /// The rows of each class.
+    members: Vec<Vec<usize>>,
 }
 
 impl Views {
     /// Stacks View(0), View(1), … after checking that they can be contrasted; each sample for itself.
     pub fn new(input: &LossInput) -> Result<Self, LossError> {
-        Self::with_classes(input, (0..input.ids.len()).collect())
+        Self::with_classes(input, &(0..input.ids.len()).collect::<Vec<_>>())
     }
 
     /// As [`Views::new`], with the labels as classes.
     pub fn by_label(input: &LossInput) -> Result<Self, LossError> {
         let labels = input.labels.ok_or(LossError::NoLabels)?;
-        let views = Self::with_classes(input, labels.iter().map(|&label| label as usize).collect())?;
-        if views.class_size.contains(&views.samples) {
+        let mut names = labels.to_vec();
+        names.sort_unstable();
+        names.dedup();
+        if names.len() < 2 {
             return Err(LossError::OneClass);
         }
-        Ok(views)
+        let class = |label| names.binary_search(label).expect("every label has its place");
+        Self::with_classes(input, &labels.iter().map(class).collect::<Vec<_>>())
     }
 
-    fn with_classes(input: &LossInput, class: Vec<usize>) -> Result<Self, LossError> {
+    fn with_classes(input: &LossInput, class: &[usize]) -> Result<Self, LossError> {
         let samples = input.ids.len();
         if samples < 2 {
             return Err(LossError::TooFewSamples(samples));
@@ -52,10 +56,11 @@ impl Views {
         }
         let blocks: Vec<_> = sets.iter().map(|set| set.matrix().view()).collect();
         let z = concatenate(Axis(0), &blocks).expect("views have one shape");
-        let class_size = class.iter().map(|c| class.iter().filter(|other| *other == c).count()).collect();
         let (views, large, ours) = (sets.len(), input.large_views, input.ours.clone());
         let class = class.repeat(views);
-        Ok(Self { z, samples, views, large, ours, class, class_size })
+        let mut members = vec![Vec::new(); samples];
+        class.iter().enumerate().for_each(|(row, &class)| members[class].push(row));
+        Ok(Self { z, samples, views, large, ours, class, members })
     }
 
     pub fn anchors(&self) -> usize {
@@ -72,48 +77,35 @@ impl Views {
         (0..self.views).map(move |view| view * samples + sample)
     }
 
-    fn is_same_class(&self, a: usize, b: usize) -> bool {
-        self.class[a] == self.class[b]
-    }
-
-    pub fn is_negative(&self, a: usize, b: usize) -> bool {
-        !self.is_same_class(a, b)
-    }
-
     /// |B_a|, the number of negatives of anchor a: V(B−1) where each sample is its own class.
     pub fn negatives(&self, a: usize) -> usize {
-        self.views * (self.samples - self.class_size[self.sample(a)])
+        self.anchors() - self.class_of(a).len()
     }
 
-    /// Every row of another class than anchor a's.
-    pub fn negatives_of(&self, a: usize) -> impl Iterator<Item = usize> + Clone {
-        (0..self.anchors()).filter(move |&b| !self.is_same_class(a, b))
-    }
-
-    /// Every row of anchor a's class, a itself among them.
-    pub fn class_of(&self, a: usize) -> impl Iterator<Item = usize> + Clone {
-        (0..self.anchors()).filter(move |&b| self.is_same_class(a, b))
+    /// Every row of anchor a's class, a itself among them, in order.
+    pub fn class_of(&self, a: usize) -> &[usize] {
+        &self.members[self.class[a]]
     }
 
     /// The positives of anchor a.
     pub fn positives(&self, a: usize) -> impl Iterator<Item = usize> + Clone {
-        (0..self.large * self.samples).filter(move |&b| b != a && self.is_same_class(a, b))
+        let large = self.large * self.samples;
+        self.class_of(a).iter().copied().filter(move |&b| b != a && b < large)
     }
 
     /// The number of positives of anchor a.
     pub fn positive_count(&self, a: usize) -> usize {
-        let all = self.large * self.class_size[self.sample(a)];
-        if a < self.large * self.samples { all - 1 } else { all }
+        self.positives(a).count()
     }
 
     /// ∂s⁺_a/∂s_ab, where s⁺_a is the mean over the positives of a: 1/|positives| if b is one, else 0.
     pub fn positive_weight(&self, a: usize, b: usize) -> f32 {
-        let is_positive = a != b && b < self.large * self.samples && self.is_same_class(a, b);
+        let is_positive = a != b && b < self.large * self.samples && self.class[a] == self.class[b];
         if is_positive { 1.0 / self.positive_count(a) as f32 } else { 0.0 }
     }
 
     /// s⁺_a, the mean similarity of anchor a to its positives.
-    pub fn positive_similarity(&self, a: usize, similarities: &ArrayViewMut1<f32>) -> f64 {
+    pub fn positive_similarity(&self, a: usize, similarities: &[f32]) -> f64 {
         let sum: f64 = self.positives(a).map(|b| f64::from(similarities[b])).sum();
         sum / self.positive_count(a) as f64
     }
@@ -123,22 +115,51 @@ impl Views {
         -positive + tau * (log_negatives - (self.negatives(a) as f64).ln())
     }
 
+    /// Calls `f(a, s_a, sum)` for each anchor: its similarities to all rows, and their softmax sum over its negatives at
+    /// the temperature `tau(a)`.
+    pub fn map_anchors<T: Send>(
+        &self,
+        tau: impl Fn(usize) -> f64 + Sync,
+        f: impl Fn(usize, &[f32], SoftmaxSum) -> T + Sync,
+    ) -> Vec<T> {
+        map_rows(self.z.view(), self.z.view(), |a, mut s| {
+            let s = s.as_slice_mut().expect("a row of similarities is contiguous");
+            let own: Vec<f32> = self.class_of(a).iter().map(|&b| s[b]).collect();
+            self.class_of(a).iter().for_each(|&b| s[b] = f32::NEG_INFINITY);
+            let sum = softmax_sum(s, (1.0 / tau(a)) as f32);
+            self.class_of(a).iter().zip(own).for_each(|(&b, own)| s[b] = own);
+            f(a, s, sum)
+        })
+    }
+
+    /// The gradient of Σ_ab c_ab·s_ab, where c_ab = factor·exp(s_ab/τ_a + offset_a) for negatives; `own(a, b, s)` gives
+    /// c_ab + c_ba within a class. `inverse_tau` and `offset` have one value for each anchor.
+    pub fn softmax_gradient(
+        &self,
+        inverse_tau: &[f32],
+        offset: &[f32],
+        factor: f32,
+        own: impl Fn(usize, usize, f32) -> f32 + Sync,
+    ) -> Vec<(SetName, Matrix)> {
+        self.backward(|a, mut s| {
+            let s = s.as_slice_mut().expect("a row of similarities is contiguous");
+            let within: Vec<f32> = self.class_of(a).iter().map(|&b| own(a, b, s[b])).collect();
+            softmax_pair(s, (inverse_tau[a], offset[a]), inverse_tau, offset, factor);
+            self.class_of(a).iter().zip(within).for_each(|(&b, c)| s[b] = c);
+        })
+    }
+
     /// The gradient of the mean over anchors of ln Σ_neg exp(s/τ) + pull_a·s⁺_a/τ, the positive outside the sum.
     pub fn decoupled_gradient(
         &self,
-        log_negatives: &[f32],
+        log_negatives: impl Iterator<Item = f64>,
         tau: f64,
         pull: impl Fn(usize) -> f32 + Sync,
     ) -> Vec<(SetName, Matrix)> {
-        let (tau32, scale) = (tau as f32, (1.0 / self.anchors() as f64 / tau) as f32);
-        self.backward(|a, mut s| {
-            for b in self.negatives_of(a) {
-                let logit = s[b] / tau32;
-                s[b] = scale * ((logit - log_negatives[a]).exp() + (logit - log_negatives[b]).exp());
-            }
-            for b in self.class_of(a) {
-                s[b] = scale * (pull(a) * self.positive_weight(a, b) + pull(b) * self.positive_weight(b, a));
-            }
+        let scale = (1.0 / self.anchors() as f64 / tau) as f32;
+        let offset: Vec<f32> = log_negatives.map(|log| -log as f32).collect();
+        self.softmax_gradient(&vec![(1.0 / tau) as f32; self.anchors()], &offset, scale, |a, b, _| {
+            scale * (pull(a) * self.positive_weight(a, b) + pull(b) * self.positive_weight(b, a))
         })
     }
 
@@ -153,14 +174,5 @@ impl Views {
                 (SetName::View(view), grad)
             })
             .collect()
-    }
-
-    /// [`Views::backward`] for a c_ab that depends on anchor, key and their similarity.
-    pub fn gradient(&self, c: impl Fn(usize, usize, f32) -> f32 + Sync) -> Vec<(SetName, Matrix)> {
-        self.backward(|a, mut s| {
-            for (b, s) in s.iter_mut().enumerate() {
-                *s = c(a, b, *s) + c(b, a, *s);
-            }
-        })
     }
 }

@@ -1,13 +1,16 @@
 //! Blocked similarities: every loss is a function of rows of s = A·Kᵀ, and its gradient is a weighted sum of
-//! keys. Neither needs the whole similarity matrix at once, so memory is O(block × keys) per thread.
+//! keys. Neither needs the whole similarity matrix at once, so memory is O(block × keys).
 //!
 //! Blocks have a fixed size and no result is reduced across blocks: the same bytes for any number of threads.
 
 use super::Matrix;
-use ndarray::{ArrayView2, ArrayViewMut1, Axis, linalg::general_mat_mul, s};
+use ndarray::{ArrayView2, ArrayViewMut1};
 use rayon::prelude::*;
+use sogclr_kernels::{Buffer, Conv, conv2d, conv2d_input_grad};
+use std::borrow::Cow;
 
-const BLOCK_ROWS: usize = 32;
+/// Rows at once: enough that packing the keys costs little beside the product.
+const BLOCK_ROWS: usize = 256;
 
 /// Calls `f(row, s_row)` for each row of `anchors`, where s_row = anchor·keysᵀ `[keys]`.
 pub fn map_rows<T: Send>(
@@ -15,15 +18,12 @@ pub fn map_rows<T: Send>(
     keys: ArrayView2<f32>,
     f: impl Fn(usize, ArrayViewMut1<f32>) -> T + Sync,
 ) -> Vec<T> {
-    let blocks: Vec<Vec<T>> = (0..anchors.nrows().div_ceil(BLOCK_ROWS))
-        .into_par_iter()
-        .map(|block| {
-            let first = block * BLOCK_ROWS;
-            let mut similarities = similarity_block(&anchors, &keys, first);
-            similarities.axis_iter_mut(Axis(0)).enumerate().map(|(row, s)| f(first + row, s)).collect()
-        })
-        .collect();
-    blocks.into_iter().flatten().collect()
+    let mut out = Vec::with_capacity(anchors.nrows());
+    for_blocks(anchors, keys, |first, _, s| {
+        let row = |(row, s)| f(first + row, ArrayViewMut1::from(s));
+        out.par_extend(s.par_chunks_exact_mut(keys.nrows()).enumerate().map(row));
+    });
+    out
 }
 
 /// C·K `[anchors, dim]`, where `fill(row, s_row)` overwrites the similarities of one anchor with its row of C.
@@ -33,20 +33,40 @@ pub fn weighted_keys(
     fill: impl Fn(usize, ArrayViewMut1<f32>) + Sync,
 ) -> Matrix {
     let mut out = Matrix::zeros((anchors.nrows(), keys.ncols()));
-    out.axis_chunks_iter_mut(Axis(0), BLOCK_ROWS).into_par_iter().enumerate().for_each(|(block, mut out)| {
-        let first = block * BLOCK_ROWS;
-        let mut coefficients = similarity_block(&anchors, &keys, first);
-        for (row, s) in coefficients.axis_iter_mut(Axis(0)).enumerate() {
-            fill(first + row, s);
-        }
-        general_mat_mul(1.0, &coefficients, &keys, 0.0, &mut out);
+    let values = out.as_slice_mut().expect("just made");
+    let key_values = contiguous(&keys);
+    for_blocks(anchors, keys, |first, product, s| {
+        let row = |(row, s)| fill(first + row, ArrayViewMut1::from(s));
+        s.par_chunks_exact_mut(keys.nrows()).enumerate().for_each(row);
+        let out = &mut values[first * keys.ncols()..][..product.n * keys.ncols()];
+        conv2d_input_grad(product, s, &key_values, out);
     });
     out
 }
 
-fn similarity_block(anchors: &ArrayView2<f32>, keys: &ArrayView2<f32>, first: usize) -> Matrix {
-    let last = (first + BLOCK_ROWS).min(anchors.nrows());
-    anchors.slice(s![first..last, ..]).dot(&keys.t())
+/// Calls `f(first row, the block's product, its similarities)` for one block of anchors after the other. A product of
+/// matrices is a 1×1 convolution of images of one pixel.
+fn for_blocks(anchors: ArrayView2<f32>, keys: ArrayView2<f32>, mut f: impl FnMut(usize, Conv, &mut [f32])) {
+    let (rows, dim) = anchors.dim();
+    if rows == 0 || keys.is_empty() {
+        return;
+    }
+    let (anchor_values, key_values) = (contiguous(&anchors), contiguous(&keys));
+    let mut similarities = Buffer::new(BLOCK_ROWS.min(rows) * keys.nrows());
+    for first in (0..rows).step_by(BLOCK_ROWS) {
+        let n = BLOCK_ROWS.min(rows - first);
+        let product = Conv { n, h: 1, w: 1, ci: dim, co: keys.nrows(), k: 1, stride: 1, pad: 0 };
+        let similarities = &mut similarities[..n * keys.nrows()];
+        conv2d(product, &anchor_values[first * dim..][..n * dim], &key_values, similarities);
+        f(first, product, similarities);
+    }
+}
+
+fn contiguous<'a>(matrix: &'a ArrayView2<f32>) -> Cow<'a, [f32]> {
+    match matrix.as_slice() {
+        Some(values) => Cow::Borrowed(values),
+        None => Cow::Owned(matrix.iter().copied().collect()),
+    }
 }
 
 #[cfg(test)]
@@ -59,7 +79,7 @@ mod tests {
 
     #[test]
     fn blocks_cover_every_row_once_for_odd_counts() {
-        for rows in [1, 31, 32, 33, 70] {
+        for rows in [1, 31, 255, 256, 257, 600] {
             let (a, k) = (pattern(rows, 3), pattern(5, 3));
             let sums = map_rows(a.view(), k.view(), |row, s| (row, s.sum()));
             let whole = a.dot(&k.t());

@@ -24,6 +24,8 @@ pub(crate) trait Lanes: Copy {
     unsafe fn max(self, other: Self) -> Self;
     /// self where gate > 0, else 0
     unsafe fn where_positive(self, gate: Self) -> Self;
+    /// 2^self for integers from −126 to 127
+    unsafe fn power_of_two(self) -> Self;
 }
 
 /// Plain Rust; the fallback and the reference.
@@ -74,6 +76,10 @@ impl Lanes for Portable {
     #[inline(always)]
     unsafe fn where_positive(self, gate: Self) -> Self {
         Self(std::array::from_fn(|i| if gate.0[i] > 0.0 { self.0[i] } else { 0.0 }))
+    }
+    #[inline(always)]
+    unsafe fn power_of_two(self) -> Self {
+        Self(std::array::from_fn(|i| f32::from_bits(((self.0[i] as i32 + 127) as u32) << 23)))
     }
 }
 
@@ -164,6 +170,17 @@ mod x86 {
                 Self(_mm256_and_ps(self.0, low), _mm256_and_ps(self.1, high))
             }
         }
+        #[inline(always)]
+        unsafe fn power_of_two(self) -> Self {
+            unsafe {
+                let low = _mm256_add_epi32(_mm256_cvtps_epi32(self.0), _mm256_set1_epi32(127));
+                let high = _mm256_add_epi32(_mm256_cvtps_epi32(self.1), _mm256_set1_epi32(127));
+                Self(
+                    _mm256_castsi256_ps(_mm256_slli_epi32::<23>(low)),
+                    _mm256_castsi256_ps(_mm256_slli_epi32::<23>(high)),
+                )
+            }
+        }
     }
 
     /// One register of sixteen.
@@ -215,6 +232,13 @@ mod x86 {
             unsafe {
                 let positive = _mm512_cmp_ps_mask::<_CMP_GT_OQ>(gate.0, _mm512_setzero_ps());
                 Self(_mm512_maskz_mov_ps(positive, self.0))
+            }
+        }
+        #[inline(always)]
+        unsafe fn power_of_two(self) -> Self {
+            unsafe {
+                let biased = _mm512_add_epi32(_mm512_cvtps_epi32(self.0), _mm512_set1_epi32(127));
+                Self(_mm512_castsi512_ps(_mm512_slli_epi32::<23>(biased)))
             }
         }
     }

@@ -1,5 +1,5 @@
-//! CPU kernels for training ResNets: convolutions, batch norm and pooling with their gradients, on channel-last activations
-//! `[n, h, w, c]`. AVX-512, AVX2 or plain Rust, chosen at run time; parallel over rayon; the same bytes for any number
+//! CPU kernels for contrastive training of ResNets: convolutions, batch norm and pooling with their gradients, on
+//! channel-last activations `[n, h, w, c]`, and the exponentials of a row of similarities. AVX-512, AVX2 or plain Rust, chosen at run time; parallel over rayon; the same bytes for any number
 //! of threads. Knows nothing of tensors or autodiff.
 
 // Registers are arrays indexed by the row of a tile, and one macro serves tiles of any height.
@@ -14,6 +14,7 @@ mod lanes;
 mod pointwise;
 mod pool;
 mod shared;
+mod softmax;
 mod tile;
 mod winograd;
 
@@ -21,3 +22,4 @@ pub use batch_norm::{NormGrad, NormInput, NormStats, norm_apply, norm_backward, 
 pub use buffer::Buffer;
 pub use conv::{Conv, conv2d, conv2d_input_grad, conv2d_weight_grad, force_direct};
 pub use pool::{MaxPool, max_pool, max_pool_grad, mean_pool, mean_pool_grad};
+pub use softmax::{SoftmaxSum, softmax_pair, softmax_sum};

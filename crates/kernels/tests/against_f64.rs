@@ -3,7 +3,7 @@
 use sogclr_kernels::isa::{Isa, best, force};
 use sogclr_kernels::{
     Conv, MaxPool, NormInput, NormStats, conv2d, conv2d_input_grad, conv2d_weight_grad, force_direct, max_pool,
-    max_pool_grad, mean_pool, mean_pool_grad, norm_apply, norm_backward, norm_stats,
+    max_pool_grad, mean_pool, mean_pool_grad, norm_apply, norm_backward, norm_stats, softmax_pair, softmax_sum,
 };
 use std::sync::{Mutex, MutexGuard};
 
@@ -402,5 +402,50 @@ fn batch_norm_and_its_gradients_equal_the_loop() {
                 }
             }
         }
+    });
+}
+
+#[test]
+fn softmax_sums_equal_the_loop() {
+    let _turn = turn();
+    with_each_isa(|isa| {
+        for len in [1, 2, 15, 16, 17, 63, 512, 513, 1100] {
+            for scale in [0.5_f32, 10.0, 100.0, 200.0] {
+                let mut x: Vec<f32> = random(len, len as u64).iter().map(|v| 2.0 * v).collect();
+                // Every fifth is left out, but never all.
+                x.iter_mut().skip(1).step_by(5).for_each(|v| *v = f32::NEG_INFINITY);
+                let kept = || x.iter().filter(|v| v.is_finite()).map(|&v| f64::from(v));
+                let sum: f64 = kept().map(|v| (v * f64::from(scale)).exp()).sum();
+                let mean = kept().map(|v| (v * f64::from(scale)).exp() * v).sum::<f64>() / sum;
+                let ours = softmax_sum(&x, scale);
+                let tolerance = 1e-6 + 1e-7 * f64::from(scale);
+                assert!((ours.log_sum - sum.ln()).abs() < tolerance, "{isa:?} {len} {scale}: {ours:?} {}", sum.ln());
+                assert!((ours.mean - mean).abs() < 1e-6, "{isa:?} {len} {scale}: {ours:?} {mean}");
+            }
+        }
+        assert_eq!(softmax_sum(&[f32::NEG_INFINITY; 3], 1.0).log_sum, f64::NEG_INFINITY);
+    });
+}
+
+#[test]
+fn softmax_pairs_equal_the_loop() {
+    let _turn = turn();
+    with_each_isa(|isa| {
+        for len in [1, 15, 16, 17, 100] {
+            let (x, scales) = (random(len, 1), random(len, 2).iter().map(|v| 20.0 + 10.0 * v).collect::<Vec<_>>());
+            let offsets: Vec<f32> = random(len, 3).iter().map(|v| 60.0 * v - 20.0).collect();
+            let mut ours = x.clone();
+            softmax_pair(&mut ours, (10.0, -3.0), &scales, &offsets, 0.25);
+            for b in 0..len {
+                let e = |scale: f32, offset: f32| (f64::from(x[b]) * f64::from(scale) + f64::from(offset)).exp();
+                let want = 0.25 * (e(10.0, -3.0) + e(scales[b], offsets[b]));
+                let error = (f64::from(ours[b]) - want).abs();
+                assert!(error < 1e-5 * want, "{isa:?} {b} of {len}: {} vs {want}", ours[b]);
+            }
+        }
+        // Far below what f32 holds: nearly nothing, and not a NaN.
+        let mut tiny = [-1.0_f32; 20];
+        softmax_pair(&mut tiny, (200.0, -50.0), &[200.0; 20], &[-1e30; 20], 1.0);
+        assert!(tiny.iter().all(|&v| (0.0..1e-30).contains(&v)), "{tiny:?}");
     });
 }
