@@ -1,4 +1,4 @@
-//! One view of one image: crop, flip, colour (jitter, greyscale, blur), normalise.
+//! One view of one image: crop, flip, colour (jitter, blur, RandAugment, greyscale), normalise.
 
 use super::{AugmentConfig, CropBox, CropGroup, Jigsaw, Jitter, Planes, Resizer, blur, colour, rand_augment};
 use crate::data::Image;
@@ -116,5 +116,42 @@ fn jitter(planes: &mut Planes, config: &Jitter, rng: &mut SampleRng) {
             3 if config.hue > 0.0 => colour::hue(planes, rng.uniform(-config.hue, config.hue) as f32),
             _ => {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::augment::Preset;
+
+    /// An image whose grey level tells the place, cut up whole and unflipped: each tile lies in a cell of its own.
+    #[test]
+    fn jigsaw_tiles_come_from_nine_cells_in_changing_order() {
+        let (view, side) = (32, 36);
+        let jigsaw = Jigsaw { grid: 3, scale: [1.0, 1.0] };
+        assert_eq!((jigsaw.cell_size(view) * 3, jigsaw.tile_size(view)), (39, 10));
+        assert_eq!((jigsaw.cell_size(224) * 3, jigsaw.tile_size(224)), (255, 64), "InfoMin's");
+        let data = (0..side * side).map(|i| (i / side / 12 * 3 + i % side / 12) as u8 * 25).collect();
+        let image = Image { height: side, width: side, channels: 1, data };
+        let mut config = AugmentConfig::preset(Preset::Grey, view);
+        (config.flip, config.mean, config.std) = (0.0, [0.0; 3], [1.0; 3]);
+        let tile = jigsaw.tile_size(view);
+        let mut augmenter = Augmenter::new(&config);
+        let mut orders = Vec::new();
+        for sample in 0..20 {
+            let mut buffers = vec![vec![0.0; 3 * tile * tile]; 9];
+            let mut tiles: Vec<&mut [f32]> = buffers.iter_mut().map(Vec::as_mut_slice).collect();
+            augmenter.jigsaw(&image, &jigsaw, &mut SampleRng::augment(0, 0, sample, 2), &mut tiles);
+            // The middle of a tile is far from the borders between cells, which the resize blurs.
+            let middle = tile / 2 * tile + tile / 2;
+            let order: Vec<usize> = buffers.iter().map(|t| (t[middle] * 255.0 / 25.0).round() as usize).collect();
+            let mut sorted = order.clone();
+            sorted.sort_unstable();
+            assert_eq!(sorted, (0..9).collect::<Vec<_>>(), "every cell once");
+            orders.push(order);
+        }
+        orders.sort();
+        orders.dedup();
+        assert!(orders.len() > 15, "shuffled");
     }
 }

@@ -1,27 +1,27 @@
 //! `sogclr compare`: a race of methods under one budget.
 
 use super::error::CliError;
-use super::eval::{linear_and_knn, load_encoder};
+use super::eval::{linear_and_knn, load_encoder, open_run_data};
 use super::options::RunOptions;
 use super::pretrain::stop_on_ctrl_c;
 use crate::config::RunConfig;
 use crate::eval::{FrozenEncoder, labelled_splits};
-use crate::method::MethodConfig;
 use crate::report::{Contender, comparison_csv, comparison_markdown};
 use crate::storage::write_atomic;
-use crate::train::{Run, open_device};
+use crate::train::{Run, open_device, refuse_existing};
 use clap::Args;
-use serde_json::json;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use serde_json::{Value, json};
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 /// Race methods against each other on the same data, encoder, batch and epochs.
 ///
-/// Trains every method with every seed, measures the encoders on the test images (or on every fifth image, held out), and
-/// writes one table: mean ± standard error over the seeds, training time and peak memory. Each method has its own
-/// defaults for temperature, head, optimiser and augmentation, as its authors use them; flags and --set apply to all.
-/// Needs labels, for the measurement alone.
+/// Trains every method with every seed, measures the encoders on the test images (or on every fifth image, which training
+/// sees without its label), and writes one table: mean ± standard error over the seeds, training time and peak memory.
+/// Each method has its own defaults for temperature, head, optimiser and augmentation, as its authors use them; flags and
+/// --set apply to all. The data needs labels for the measurement.
 ///
 /// Run the same command again after an interruption: finished runs are kept, a begun one is continued.
 #[derive(Args)]
@@ -50,49 +50,66 @@ struct Cell {
     config: RunConfig,
 }
 
+/// How a run ended.
+enum Trained {
+    Finished,
+    Stopped,
+    Failed(String),
+}
+
 impl Compare {
     pub fn run(self) -> Result<(), CliError> {
         // Everything is checked before the first run begins.
         let cells = self.cells()?;
-        let first = &cells[0][0].config;
+        let config = &cells[0][0].config;
         let stop = stop_on_ctrl_c()?;
-        let write_error = |error: std::io::Error| {
+        let unwritable = |error: std::io::Error| {
             CliError::Input(format!("cannot write to {}: {error}; choose another --out", self.out.display()))
         };
-        std::fs::create_dir_all(&self.out).map_err(write_error)?;
-        let untrained: Result<Vec<_>, CliError> = cells[0].iter().map(|cell| untrained(&cell.config)).collect();
-        let (linear, knn) = untrained?.into_iter().unzip();
-        let untrained = Contender { method: "untrained".into(), linear, knn, ..Default::default() };
+        std::fs::create_dir_all(&self.out).map_err(unwritable)?;
 
+        let mut untrained = Contender { method: "untrained".into(), ..Default::default() };
         let mut rows = Vec::new();
         let total = cells.len() * cells[0].len();
         for (index, (method, cells)) in self.methods.iter().zip(&cells).enumerate() {
             let mut row = Contender { method: method.clone(), ..Default::default() };
             for (seed, cell) in cells.iter().enumerate() {
-                let number = index * cells.len() + seed + 1;
-                eprintln!("[{number}/{total}] {method}, seed {}", cell.config.seed);
-                if !cell.train(&stop)? {
+                eprintln!("[{}/{total}] {method}, seed {}", index * cells.len() + seed + 1, cell.config.seed);
+                match cell.train(&stop)? {
+                    Trained::Finished => cell.measure(&mut row)?,
+                    Trained::Failed(problem) => {
+                        eprintln!("{problem}");
+                        row.failures.push(problem);
+                    }
+                    Trained::Stopped => {}
+                }
+                if index == 0 {
+                    cell.measure_untrained(&mut untrained)?;
+                }
+                if stop.load(Ordering::Relaxed) {
                     println!("stopped; run the same command again to continue");
                     return Ok(());
                 }
-                cell.measure(&mut row)?;
             }
             rows.push(row);
-            self.write(&rows, &untrained, first)?;
+            self.write(&rows, &untrained, config)?;
         }
+        let failed = rows.iter().flat_map(|row| &row.failures).next().cloned();
         rows.push(untrained);
         println!(
-            "\nbatch {}, {} epochs, {} training images:\n\n{}\n\ntables: {}/compare.{{md,csv,json}}",
-            first.train.batch,
-            first.train.epochs,
-            samples(&cells[0][0]),
+            "\nbatch {}, {} epochs:\n\n{}\n\ntables: {}/compare.{{md,csv,json}}",
+            config.train.batch,
+            config.train.epochs,
             comparison_markdown(&rows),
             self.out.display()
         );
-        Ok(())
+        match failed {
+            Some(problem) => Err(CliError::Failed(format!("not every run finished: {problem}"))),
+            None => Ok(()),
+        }
     }
 
-    /// The configuration of every method and seed, and that the data can be measured on.
+    /// The configuration of every method and seed; refuses what cannot be run or measured.
     fn cells(&self) -> Result<Vec<Vec<Cell>>, CliError> {
         if self.options.method.is_some() {
             return Err(CliError::Input("compare takes --methods, a list, in place of --method".into()));
@@ -105,23 +122,29 @@ impl Compare {
             if self.methods[..index].contains(method) {
                 return Err(CliError::Input(format!("--methods names {method} twice")));
             }
+            let mut options = RunOptions { method: Some(method.clone()), ..self.options.clone() };
+            let (first, data) = RunConfig::resolve(&options.overrides()?)?;
+            if first.method.name() != method {
+                return Err(CliError::Input(
+                    "--set method.kind would change every method of the race: leave it out".into(),
+                ));
+            }
+            labelled_splits(&data)?;
+            if first.method.spec().needs_labels() && data.test.is_none() {
+                return Err(CliError::Input(format!(
+                    "{method} trains with the labels of the images that would measure it: name test images with --test"
+                )));
+            }
             let mut cells = Vec::new();
-            for seed in 0..self.seeds {
-                let mut options = self.options.clone();
-                options.method = Some(method.clone());
-                options.seed = Some(self.options.seed.unwrap_or(0) + seed);
-                let (config, data) = RunConfig::resolve(&options.overrides()?)?;
-                labelled_splits(&data)?;
-                let folder = self.out.join(format!("{method}-seed{}", config.seed));
-                let cell = Cell { folder, config };
+            for seed in first.seed..first.seed + self.seeds {
+                options.seed = Some(seed);
+                let config =
+                    if seed == first.seed { first.clone() } else { RunConfig::resolve(&options.overrides()?)?.0 };
+                let cell = Cell { folder: self.out.join(format!("{method}-seed{seed}")), config };
                 cell.check()?;
                 cells.push(cell);
             }
             all.push(cells);
-        }
-        if all.is_empty() {
-            let known = MethodConfig::NAMES.join(", ");
-            return Err(CliError::Input(format!("--methods is empty: choose from {known}")));
         }
         Ok(all)
     }
@@ -145,87 +168,117 @@ impl Compare {
 }
 
 impl Cell {
-    /// Refuses to continue a run that had other settings.
+    /// Refuses a folder that holds something else, or a run with other settings.
     fn check(&self) -> Result<(), CliError> {
-        if self.folder.join("config.toml").exists() && Run::read_config(&self.folder)? != self.config {
+        if !self.folder.join("config.toml").exists() {
+            return Ok(refuse_existing(&self.folder)?);
+        }
+        if Run::read_config(&self.folder)? != self.config {
             let folder = self.folder.display();
             return Err(CliError::Input(format!("{folder} was run with other settings: choose another --out")));
         }
         Ok(())
     }
 
-    /// Trains to the end in a process of its own, whose memory is the method's alone; false if asked to stop.
-    fn train(&self, stop: &AtomicBool) -> Result<bool, CliError> {
-        if Run::read_entry(&self.folder, "train").is_some() {
-            return Ok(true);
+    fn is_trained(&self) -> bool {
+        Run::read_entry(&self.folder, "train").is_some()
+    }
+
+    /// Trains to the end in a process of its own, whose memory is the method's alone.
+    fn train(&self, stop: &AtomicBool) -> Result<Trained, CliError> {
+        if stop.load(Ordering::Relaxed) {
+            return Ok(Trained::Stopped);
         }
+        if self.is_trained() {
+            return Ok(Trained::Finished);
+        }
+        let failed = |error: std::io::Error| CliError::Failed(format!("{}: {error}", self.folder.display()));
+        let mut command = Command::new(std::env::current_exe().map_err(failed)?);
         let recipe = self.folder.with_extension("toml");
         write_atomic(&recipe, self.config.to_toml().as_bytes())?;
-        let program =
-            std::env::current_exe().map_err(|error| CliError::Failed(format!("cannot find myself: {error}")))?;
-        let mut command = Command::new(program);
-        if has_checkpoint(&self.folder) {
+        if self.folder.join("config.toml").exists() && Run::open(&self.folder)?.latest().is_ok() {
             command.arg("resume").arg(&self.folder);
         } else {
-            // Begun and lost before its first checkpoint: nothing to keep.
-            let _ = std::fs::remove_dir_all(&self.folder);
+            if self.folder.exists() {
+                // Begun, and lost before its first checkpoint.
+                std::fs::remove_dir_all(&self.folder).map_err(failed)?;
+            }
             command.arg("pretrain").arg("--config").arg(&recipe).arg("--out").arg(&self.folder);
         }
-        command.args(["--threads", &rayon::current_num_threads().to_string()]);
-        let status = command.stdout(Stdio::null()).status();
-        let status = status.map_err(|error| CliError::Failed(format!("cannot start a run: {error}")))?;
+        command.args(["--threads", &rayon::current_num_threads().to_string()]).stdout(Stdio::null());
+        let status = wait(own_group(&mut command).spawn().map_err(failed)?, stop).map_err(failed)?;
         if stop.load(Ordering::Relaxed) {
-            return Ok(false);
+            return Ok(Trained::Stopped);
         }
-        let _ = std::fs::remove_file(recipe);
-        match Run::read_entry(&self.folder, "train") {
-            Some(_) if status.success() => Ok(true),
-            _ => {
-                let folder = self.folder.display();
-                Err(CliError::Failed(format!(
-                    "{folder} did not finish ({status}): see the error above, then run again"
-                )))
-            }
-        }
+        std::fs::remove_file(recipe).map_err(failed)?;
+        Ok(if status.success() && self.is_trained() {
+            Trained::Finished
+        } else {
+            Trained::Failed(format!("{} did not finish ({status}), see its error above", self.folder.display()))
+        })
     }
 
     /// Adds this run's accuracies and cost.
     fn measure(&self, row: &mut Contender) -> Result<(), CliError> {
-        let accuracies = match Run::read_entry(&self.folder, "compare") {
-            Some(known) => known,
-            None => {
-                let encoder = load_encoder(&self.folder, &self.config, open_device(self.config.train.device)?)?;
-                let (linear, knn) = linear_and_knn(&encoder, &self.config)?;
-                encoder.assert_frozen();
-                let result = json!({ "linear": linear, "knn": knn });
-                Run::summarise(&self.folder, "compare", result.clone())?;
-                result
-            }
-        };
+        let device = open_device(self.config.train.device)?;
+        let accuracies = self.remembered("compare", || load_encoder(&self.folder, &self.config, device))?;
         let train = Run::read_entry(&self.folder, "train").unwrap_or_default();
-        let top1 = |kind: &str| accuracies[kind]["top1"].as_f64();
-        row.linear.extend(top1("linear"));
-        row.knn.extend(top1("knn"));
+        row.add(&accuracies);
         row.seconds.extend(train["seconds"].as_f64());
         row.peak_rss_mb.extend(train["peak_rss_mb"].as_f64());
         Ok(())
     }
+
+    /// Adds the accuracies of the encoder that this run starts from.
+    fn measure_untrained(&self, row: &mut Contender) -> Result<(), CliError> {
+        if !self.is_trained() {
+            return Ok(());
+        }
+        let device = open_device(self.config.train.device)?;
+        let (encoder, augment) = (&self.config.encoder, &self.config.augment);
+        let untrained = || Ok(FrozenEncoder::untrained(encoder, self.config.seed, augment, device));
+        row.add(&self.remembered("compare_untrained", untrained)?);
+        Ok(())
+    }
+
+    /// The accuracies under `key` of the run's summary, measured if they are not there yet.
+    fn remembered(
+        &self,
+        key: &str,
+        encoder: impl FnOnce() -> Result<FrozenEncoder, CliError>,
+    ) -> Result<Value, CliError> {
+        if let Some(known) = Run::read_entry(&self.folder, key) {
+            return Ok(known);
+        }
+        let encoder = encoder()?;
+        let (linear, knn) = linear_and_knn(&encoder, &open_run_data(&self.folder, &self.config)?)?;
+        encoder.assert_frozen();
+        let result = json!({ "linear": linear, "knn": knn });
+        Run::summarise(&self.folder, key, result.clone())?;
+        Ok(result)
+    }
 }
 
-fn samples(cell: &Cell) -> u64 {
-    Run::read_entry(&cell.folder, "train").and_then(|train| train["samples"].as_u64()).unwrap_or_default()
+/// A terminal's Ctrl-C goes to a whole group; the run is told once, by us.
+fn own_group(command: &mut Command) -> &mut Command {
+    #[cfg(unix)]
+    std::os::unix::process::CommandExt::process_group(command, 0);
+    command
 }
 
-fn has_checkpoint(folder: &Path) -> bool {
-    folder.join("checkpoints").read_dir().is_ok_and(|entries| {
-        let is_whole = |path: PathBuf| path.extension().is_some_and(|extension| extension == "safetensors");
-        entries.flatten().any(|entry| is_whole(entry.path()))
-    })
-}
-
-fn untrained(config: &RunConfig) -> Result<(f64, f64), CliError> {
-    let device = open_device(config.train.device)?;
-    let encoder = FrozenEncoder::untrained(&config.encoder, config.seed, &config.augment, device);
-    let (linear, knn) = linear_and_knn(&encoder, config)?;
-    Ok((linear.top1, knn.top1))
+/// Waits for the run, and asks it to stop once `stop` is set.
+fn wait(mut child: Child, stop: &AtomicBool) -> std::io::Result<ExitStatus> {
+    let mut told = false;
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(status);
+        }
+        if stop.load(Ordering::Relaxed) && !told {
+            told = true;
+            if cfg!(unix) {
+                Command::new("kill").args(["-INT", &child.id().to_string()]).status()?;
+            }
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
 }

@@ -1,7 +1,7 @@
 //! `sogclr demo`: SogCLR and SimCLR at batch 32 on the embedded images, beside the untrained encoder.
 
 use super::error::CliError;
-use super::eval::{linear_and_knn, load_encoder};
+use super::eval::{linear_and_knn, load_encoder, open_run_data};
 use super::pretrain::{Verbosity, prepare, refuse_existing, stop_on_ctrl_c, train};
 use crate::config::{Overrides, RunConfig};
 use crate::eval::{Accuracy, FrozenEncoder};
@@ -12,7 +12,7 @@ use serde_json::json;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-/// The demo's recipe: small enough for two CPU cores in three minutes, long enough for u to be visited 12 times.
+/// The demo's recipe: small enough for two CPU cores in two minutes, long enough for u to be visited 12 times.
 const RECIPE: &str = include_str!("../../recipes/demo.toml");
 
 /// See it work: two minutes on two cores.
@@ -44,16 +44,16 @@ impl Demo {
                 return Ok(());
             }
             let encoder = load_encoder(&folder, &run.config, open_device(run.config.train.device)?)?;
-            let accuracies = linear_and_knn(&encoder, &run.config)?;
+            let accuracies = linear_and_knn(&encoder, &open_run_data(&folder, &run.config)?)?;
             encoder.assert_frozen();
             let summary = json!({ "linear": accuracies.0, "knn": accuracies.1 });
             Run::summarise(&folder, "demo", summary)?;
             rows.push(row(method, accuracies));
         }
-        let (config, _) = RunConfig::resolve(&self.overrides("sogclr")?)?;
+        let (config, data) = RunConfig::resolve(&self.overrides("sogclr")?)?;
         let device = open_device(config.train.device)?;
         let untrained = FrozenEncoder::untrained(&config.encoder, config.seed, &config.augment, device);
-        rows.push(row("untrained", linear_and_knn(&untrained, &config)?));
+        rows.push(row("untrained", linear_and_knn(&untrained, &data)?));
         println!(
             "\nFashion-MNIST subset, {} images, batch {}, {} epochs, seed {}, {:.0} s in all:\n",
             config.data.limit.unwrap_or_default(),

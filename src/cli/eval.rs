@@ -49,9 +49,10 @@ impl Target {
         config.data.classes = self.classes.clone().or(config.data.classes);
         config.data.test = self.test.clone().or(config.data.test);
         let is_own = self.data.is_none() && self.limit.is_none() && self.classes.is_none();
-        let mut data = if is_own {
-            Run::open_data_of(&self.run, &config)?
-        } else {
+        if is_own {
+            return open_run_data(&self.run, &config);
+        }
+        let mut data = {
             if let Some(path) = &self.data {
                 config.data.path = Some(path.clone());
                 config.data.test = self.test.clone();
@@ -59,9 +60,7 @@ impl Target {
             }
             Dataset::open(&config.data, config.seed)?
         };
-        if let (Some(test), true) = (&mut data.test, config.data.skip_bad) {
-            Manifest::build(test, true, || {})?;
-        }
+        leave_out_bad_tests(&mut data, &config)?;
         Ok(data)
     }
 }
@@ -137,11 +136,24 @@ impl Eval {
     }
 }
 
-/// Linear (fast protocol) and nearest-neighbour accuracy on the run's own data.
-pub fn linear_and_knn(encoder: &FrozenEncoder, config: &RunConfig) -> Result<(Accuracy, Accuracy), CliError> {
+/// The run's own data, narrowed to its manifest, and the test images that can be read.
+pub fn open_run_data(folder: &Path, config: &RunConfig) -> Result<Dataset, CliError> {
+    let mut data = Run::open_data_of(folder, config)?;
+    leave_out_bad_tests(&mut data, config)?;
+    Ok(data)
+}
+
+fn leave_out_bad_tests(data: &mut Dataset, config: &RunConfig) -> Result<(), CliError> {
+    if let (Some(test), true) = (&mut data.test, config.data.skip_bad) {
+        Manifest::build(test, true, || {})?;
+    }
+    Ok(())
+}
+
+/// Linear (fast protocol) and nearest-neighbour accuracy.
+pub fn linear_and_knn(encoder: &FrozenEncoder, data: &Dataset) -> Result<(Accuracy, Accuracy), CliError> {
     const NEIGHBOURS: usize = 20;
-    let data = Dataset::open(&config.data, config.seed)?;
-    let (train, test) = labelled_splits(&data)?;
+    let (train, test) = labelled_splits(data)?;
     let (train, test) = features(encoder, &train, &test)?;
     let classes = data.classes.len();
     let knn = knn_predict(&train, &test, classes, NEIGHBOURS);
@@ -179,6 +191,9 @@ fn evaluate(
     let (train, test) = labelled_splits(&data)?;
     if data.test.is_none() {
         eprintln!("no test images: every fifth training image of each class is held out");
+        if config.method.spec().needs_labels() && target.data.is_none() {
+            eprintln!("warning: {} was trained with the labels of the held-out images", config.method.name());
+        }
     }
     let device = open_device(target.device.unwrap_or(config.train.device))?;
     let encoder = load_encoder(&target.run, &config, device.clone())?;

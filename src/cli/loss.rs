@@ -6,9 +6,10 @@ use crate::encoder::{HostTensor, NamedTensors};
 use crate::loss::{EmbeddingSets, LossError, LossInput, SetName};
 use crate::math::{Matrix, UnitRows};
 use crate::method::{MethodConfig, Setting};
-use crate::state::{LOG_U, SampleState};
+use crate::state::SampleState;
 use crate::storage::{load_ids, load_tensors, save_tensors};
 use clap::Args;
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 /// Ids are an index into `log_u`; more than this is a mistake.
@@ -28,7 +29,8 @@ const OPTIONAL: &[(&str, SetName)] = &[
 /// (NaN: never seen), and `labels` [B] i64 for methods that use them. More than two views are `views_0`, `views_1`, …
 /// instead. Methods with a momentum encoder take its keys `k_b` in place of `z_b`, and a `queue` [K, d]; infomin also
 /// `z_jigsaw`; nnclr the predictions `p_a` and `p_b`. OUT gets `loss`, `objective`, the gradients with respect to the raw
-/// embeddings (`grad_a`, `grad_b`, `grad_views_0`, `grad_p_a`, `grad_jigsaw`, …), and the new `log_u`.
+/// embeddings (`grad_a`, `grad_b`, `grad_views_0`, `grad_p_a`, `grad_jigsaw`, …), and the new `log_u`; isogclr also reads
+/// and writes `tau` and `tau_grad` [n].
 #[derive(Args)]
 pub struct LossVerb {
     /// Safetensors file with the embeddings
@@ -76,21 +78,7 @@ impl LossVerb {
         if samples > MAX_SAMPLES {
             return Err(wrong(format!("ids go up to {}; at most {MAX_SAMPLES} samples", samples - 1)));
         }
-        let mut state = SampleState::new(samples, loss.columns());
-        if let (Some(log_u), true) = (tensors.get(LOG_U), loss.columns().contains(&LOG_U)) {
-            if log_u.values.len() < samples {
-                return Err(wrong(format!(
-                    "log_u has {} entries, but ids go up to {}",
-                    log_u.values.len(),
-                    samples - 1
-                )));
-            }
-            if let Some(id) = log_u.values.iter().position(|v| v.is_infinite()) {
-                return Err(wrong(format!("log_u[{id}] is infinite; NaN stands for a sample never seen")));
-            }
-            state = SampleState::from_columns(log_u.values.len(), [(LOG_U.into(), log_u.values.clone())].into());
-        }
-
+        let mut state = self.state(&tensors, loss.columns(), samples).map_err(wrong)?;
         let views = given.iter().filter(|(_, set, _)| matches!(set, SetName::View(_))).count();
         let large_views = self.large.unwrap_or(views);
         if !(2..=views).contains(&large_views) && self.large.is_some() {
@@ -98,6 +86,9 @@ impl LossVerb {
         }
         let queue = tensors.get("queue").map(|tensor| matrix("queue", tensor)).transpose().map_err(wrong)?;
         let queue = queue.map(UnitRows::new);
+        if let Some(row) = queue.as_ref().and_then(UnitRows::first_non_finite) {
+            return Err(wrong(format!("row {row} of queue is not finite")));
+        }
         let names: Vec<(SetName, String)> = given.iter().map(|(name, set, _)| (*set, name.clone())).collect();
         let sets = EmbeddingSets::new(given.into_iter().map(|(_, set, raw)| (set, UnitRows::new(raw))).collect());
         let input = LossInput {
@@ -163,6 +154,26 @@ impl LossVerb {
         })?;
         config.spec().check().map_err(|(key, problem)| CliError::Input(format!("{key} {problem}")))?;
         Ok(config)
+    }
+
+    /// Per-sample state from the columns that the file holds; `samples` of them at least.
+    fn state(&self, tensors: &NamedTensors, columns: &[&str], samples: usize) -> Result<SampleState, String> {
+        let given = || columns.iter().filter_map(|&name| Some((name, &tensors.get(name)?.values)));
+        let samples = given().map(|(_, values)| values.len()).max().unwrap_or(samples).max(samples);
+        let mut all = BTreeMap::new();
+        for &name in columns {
+            all.insert(name.to_owned(), vec![f32::NAN; samples]);
+        }
+        for (name, values) in given() {
+            if values.len() < samples {
+                return Err(format!("{name} has {} entries for {samples} samples", values.len()));
+            }
+            if let Some(id) = values.iter().position(|v| v.is_infinite()) {
+                return Err(format!("{name}[{id}] is infinite; NaN stands for a sample never seen"));
+            }
+            all.insert(name.to_owned(), values.clone());
+        }
+        Ok(SampleState::from_columns(samples, all))
     }
 
     /// The embedding sets with the names of their tensors, the first view first.

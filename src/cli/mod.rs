@@ -44,7 +44,7 @@ enum Verb {
     /// Show the resolved configuration, or the reference of all keys
     #[command(subcommand)]
     Config(config::ConfigVerb),
-    /// Measure how fast this machine trains: whole steps, or layer by layer
+    /// Measure how fast this machine trains: whole steps, layer by layer, or a loss alone
     #[command(subcommand)]
     Bench(bench::Bench),
 }

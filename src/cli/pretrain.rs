@@ -98,8 +98,6 @@ pub fn train(
         last = Some((report.loss, report.objective));
     })?;
     if outcome == Outcome::Finished {
-        // Of the whole run, also where it was resumed.
-        let (seconds, images) = Metrics::time(&run.metrics_path(), run.config.train.batch);
         summarise(
             run,
             samples,
@@ -107,8 +105,6 @@ pub fn train(
             json!({
                 "loss": last.map(|(loss, _)| loss),
                 "objective": last.map(|(_, objective)| objective),
-                "seconds": seconds,
-                "images_per_s": images / seconds.max(1e-9),
                 "peak_rss_mb": peak_rss_mb(),
             }),
         )?;
@@ -119,6 +115,8 @@ pub fn train(
 
 /// Writes the `train` entry of `summary.json`; `more` is what only a run to its end knows.
 pub fn summarise(run: &Run, samples: usize, steps: usize, more: Value) -> Result<(), TrainError> {
+    // Of the whole run, also where it was resumed.
+    let (seconds, images) = Metrics::time(&run.metrics_path(), run.config.train.batch);
     let mut summary = json!({
         "method": run.config.method.name(),
         "encoder": run.config.encoder,
@@ -126,6 +124,8 @@ pub fn summarise(run: &Run, samples: usize, steps: usize, more: Value) -> Result
         "load_with": run.config.encoder.torch_recipe(),
         "samples": samples,
         "steps": steps,
+        "seconds": seconds,
+        "images_per_s": images / seconds.max(1e-9),
     });
     if let (Value::Object(summary), Value::Object(more)) = (&mut summary, more) {
         summary.extend(more);

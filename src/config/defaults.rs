@@ -8,6 +8,7 @@ use crate::encoder::{EncoderConfig, EncoderName, HeadConfig};
 use crate::method::{MethodConfig, Setting, Surroundings};
 use crate::optim::{AdamW, Lars, LearningRate, OptimizerConfig, PaperMomentum, Scaling, Sgd};
 use serde::de::DeserializeOwned;
+use std::mem::discriminant;
 use toml::{Table, Value};
 
 /// Opens the data that `overrides` names and completes the configuration.
@@ -58,11 +59,14 @@ pub(super) fn resolve(overrides: &Overrides) -> Result<(RunConfig, Dataset), Con
         let known = MethodConfig::NAMES.join(", ");
         value_error("method.kind", format!("is {method_name:?}; known methods are {known}"))
     })?;
-    let preset = given_preset.or(method.spec().preset(&setting)).unwrap_or(match () {
-        () if data.is_grey => Preset::Grey,
-        () if size <= 64 => Preset::Cifar,
-        () => Preset::Imagenet,
-    });
+    let usual = if data.is_grey {
+        Preset::Grey
+    } else if size <= 64 {
+        Preset::Cifar
+    } else {
+        Preset::Imagenet
+    };
+    let preset = given_preset.or(method.spec().preset(&setting)).unwrap_or(usual);
     let name = match user.get("encoder").and_then(|e| e.get("name")) {
         Some(value) => parse("encoder.name", value.clone())?,
         None if size <= 40 => EncoderName::Resnet20,
@@ -83,13 +87,14 @@ pub(super) fn resolve(overrides: &Overrides) -> Result<(RunConfig, Dataset), Con
         augment.set_views(views);
         given.remove("views");
     }
-    let mut around = Surroundings { augment, head, optimizer, learning_rate };
-    let given = (kind.is_some()).then(|| (around.optimizer.clone(), around.learning_rate.clone()));
-    method.spec().suit(&setting, &mut around);
-    if let Some(given) = given {
-        (around.optimizer, around.learning_rate) = given;
-    }
     let epochs = integer("epochs").map_or(100.0, |epochs| epochs.clamp(0, 1_000_000) as f64);
+    let learning_rate = LearningRate { warmup_epochs: (epochs / 10.0).min(10.0), ..learning_rate };
+    let mut around = Surroundings { augment, head, optimizer: optimizer.clone(), learning_rate: learning_rate.clone() };
+    method.spec().suit(&setting, &mut around);
+    // The user's choice of another optimiser comes with that one's learning rate.
+    if kind.is_some() && discriminant(&around.optimizer) != discriminant(&optimizer) {
+        (around.optimizer, around.learning_rate) = (optimizer, learning_rate);
+    }
     let base = RunConfig {
         seed,
         data: data_config,
@@ -104,7 +109,7 @@ pub(super) fn resolve(overrides: &Overrides) -> Result<(RunConfig, Dataset), Con
         method,
         head: around.head,
         encoder,
-        learning_rate: LearningRate { warmup_epochs: (epochs / 10.0).min(10.0), ..around.learning_rate },
+        learning_rate: around.learning_rate,
         optimizer: around.optimizer,
         augment: around.augment,
     };

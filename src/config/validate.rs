@@ -29,7 +29,9 @@ impl RunConfig {
             let group = batch / method.norm_groups();
             let problem = format!("is {micro}; it must divide the batch of {batch} into chunks of at least 2 images");
             require(micro >= 2 && batch.is_multiple_of(micro), "train.micro_batch", problem)?;
-            let problem = format!("is {micro}; {} normalises {group} images together", self.method.name());
+            let name = self.method.name();
+            let problem =
+                format!("is {micro}; {name} normalises {group} images together, so use a multiple of {group}");
             require(method.norm_groups() == 1 || micro.is_multiple_of(group), "train.micro_batch", problem)?;
         }
         self.optimizer.check().map_err(|(key, problem)| ConfigError::Value { key, problem })?;
@@ -59,22 +61,34 @@ impl RunConfig {
         let large = augment.views[0].count;
         require(large >= 2, "augment.views", format!("has {large} crop in its first group; positives need 2"))?;
         let views = augment.view_count();
-        let problem = format!("has {views} crops of each image; {} takes exactly 2 of one size", self.method.name());
+        let name = self.method.name();
+        let problem = format!("has {views} crops of each image; {name} takes exactly 2 of one size");
         require(!method.is_two_view() || (views == 2 && large == 2), "augment.views", problem)?;
-        require(
-            augment.jigsaw.as_ref().is_none_or(|jigsaw| jigsaw.grid == 3 && self.method.name() == "infomin"),
-            "augment.jigsaw",
-            "is for the method infomin alone, with a grid of 3".into(),
-        )?;
+        match &augment.jigsaw {
+            Some(jigsaw) => {
+                require(method.needs_jigsaw(), "augment.jigsaw", format!("is given, but {name} has no use for it"))?;
+                require(jigsaw.grid == 3, "augment.jigsaw.grid", format!("is {}; it must be 3", jigsaw.grid))?;
+                let [low, high] = jigsaw.scale;
+                let problem = format!("is {low}–{high}; it must lie within 0–1 and rise");
+                require(0.0 < low && low <= high && high <= 1.0, "augment.jigsaw.scale", problem)?;
+            }
+            None => require(!method.needs_jigsaw(), "augment.jigsaw", format!("is missing; {name} needs it"))?,
+        }
         if let Some(operations) = &augment.rand_augment {
             let problem = format!("is {}; it must lie between 0 and 10", operations.magnitude);
             require((0.0..=10.0).contains(&operations.magnitude), "augment.rand_augment.magnitude", problem)?;
+            let problem = format!("is {}; at most 15", operations.count);
+            require(operations.count <= 15, "augment.rand_augment.count", problem)?;
         }
+        let falls = augment.views.is_sorted_by(|a, b| a.size > b.size);
+        require(falls, "augment.views", "must list large crops first, each group smaller than the one before".into())?;
+        require(views <= 100, "augment.views", format!("has {views} crops of each image; at most 100"))?;
         for group in &augment.views {
             let [low, high] = group.scale;
             let problem = format!("has scale {low}–{high}; it must lie within 0–1 and rise");
             require(0.0 < low && low <= high && high <= 1.0, "augment.views", problem)?;
-            require(group.size >= 4, "augment.views", format!("has size {}; at least 4 pixels", group.size))?;
+            let problem = format!("has size {}; it must lie between 4 and 4096 pixels", group.size);
+            require((4..=4096).contains(&group.size), "augment.views", problem)?;
         }
         let (jitter, blur) = (&augment.jitter, &augment.blur);
         for (key, p) in [

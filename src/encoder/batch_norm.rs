@@ -2,6 +2,7 @@
 //! [`BufferUpdates`], and the caller applies it once the step is accepted.
 
 use super::cpu;
+use super::layers::value_for;
 use burn::module::{Module, Param, ParamId};
 use burn::tensor::{Device, Tensor, activation::relu, module};
 use std::collections::HashMap;
@@ -82,8 +83,11 @@ impl BatchNorm {
         relu: bool,
         pass: &mut Pass,
     ) -> Tensor<D> {
-        let weight = self.weight.val();
-        let bias = self.bias.as_ref().map_or_else(|| weight.clone().detach().zeros_like(), |bias| bias.val());
+        let weight = value_for(&self.weight, &x);
+        let bias = match &self.bias {
+            Some(bias) => value_for(bias, &x),
+            None => weight.clone().detach().zeros_like(),
+        };
         let is_last = cpu::is_channels_last(&x.device());
         match pass {
             Pass::Eval if is_last => {
@@ -107,17 +111,13 @@ impl BatchNorm {
                 if let Pass::Train(updates) = pass {
                     // PyTorch keeps the unbiased variance.
                     let unbiased = count as f64 / (count.max(2) - 1) as f64;
-                    updates.add(&self.running_mean, off_graph(mean));
-                    updates.add(&self.running_var, off_graph(var) * unbiased);
+                    updates.add(&self.running_mean, mean.inner());
+                    updates.add(&self.running_var, var.inner() * unbiased);
                 }
                 y
             }
         }
     }
-}
-
-fn off_graph(x: Tensor<1>) -> Tensor<1> {
-    if x.is_autodiff() { x.inner() } else { x }
 }
 
 fn activate<const D: usize>(x: Tensor<D>, residual: Option<Tensor<D>>, use_relu: bool) -> Tensor<D> {

@@ -5,6 +5,11 @@ use burn::module::{Module, Param};
 use burn::tensor::ops::ConvOptions;
 use burn::tensor::{Device, Tensor, module};
 
+/// The parameter's value for a pass over `x`: on the autodiff graph if `x` is.
+pub(super) fn value_for<const D: usize, const E: usize>(param: &Param<Tensor<D>>, x: &Tensor<E>) -> Tensor<D> {
+    if x.is_autodiff() { param.val() } else { param.val().inner() }
+}
+
 /// Convolution without bias; weight `[out, in, k, k]`, padding k/2.
 #[derive(Module, Debug)]
 pub struct Conv {
@@ -20,7 +25,7 @@ impl Conv {
 
     /// in channels → out channels, sides divided by the stride; in the device's layout
     pub fn forward(&self, x: Tensor<4>) -> Tensor<4> {
-        let weight = self.weight.val();
+        let weight = value_for(&self.weight, &x);
         if cpu::is_channels_last(&x.device()) {
             return cpu::conv(x, weight, self.stride);
         }
@@ -52,13 +57,16 @@ impl Linear {
     pub fn forward(&self, x: Tensor<2>) -> Tensor<2> {
         let y = self.product(x);
         match &self.bias {
-            Some(bias) => y + bias.val().unsqueeze(),
+            Some(bias) => {
+                let bias = value_for(bias, &y);
+                y + bias.unsqueeze()
+            }
             None => y,
         }
     }
 
     fn product(&self, x: Tensor<2>) -> Tensor<2> {
-        let weight = self.weight.val();
+        let weight = value_for(&self.weight, &x);
         if cpu::is_channels_last(&x.device()) {
             // Images of one pixel.
             let ([n, input], [output, _]) = (x.dims(), weight.dims());

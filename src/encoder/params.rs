@@ -153,15 +153,16 @@ pub fn initialise<M: Module>(module: M, seed: u64) -> M {
 }
 
 /// Moves the running statistics towards those that a step collected: (1 − momentum)·running + momentum·batch.
-pub fn apply_buffers<M: Module>(module: M, updates: BufferUpdates) -> M {
-    struct Apply(BufferUpdates);
-    impl ModuleMapper for Apply {
+pub fn apply_buffers<M: Module>(module: M, updates: &mut BufferUpdates) -> M {
+    struct Apply<'a>(&'a mut BufferUpdates);
+    impl ModuleMapper for Apply<'_> {
         fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
             let Some(batch) = self.0.take(param.id) else { return param };
             param.map(|running| {
                 let batch = batch.reshape(running.dims());
-                let blend = |running: Tensor<D>| running * (1.0 - MOMENTUM) + batch * MOMENTUM;
-                if running.is_autodiff() { blend(running.inner()).autodiff() } else { blend(running) }
+                let is_autodiff = running.is_autodiff();
+                let moved = running.inner() * (1.0 - MOMENTUM) + batch * MOMENTUM;
+                if is_autodiff { moved.autodiff() } else { moved }
             })
         }
     }

@@ -53,8 +53,4 @@ impl EmbeddingSets {
     pub fn views(&self) -> Vec<&UnitRows> {
         (0..).map_while(|k| self.get(SetName::View(k)).ok()).collect()
     }
-
-    pub fn iter(&self) -> impl Iterator<Item = (SetName, &UnitRows)> {
-        self.0.iter().map(|(name, rows)| (*name, rows))
-    }
 }

@@ -12,7 +12,7 @@ pub struct SupCon {
 
 struct Anchor {
     positive: f64,
-    /// ln Σ_{b≠a} exp(s/τ)
+    /// ln Σ over positives and negatives of exp(s/τ)
     log_all: f64,
     /// ln Σ_neg exp(s/τ)
     log_negatives: f64,
@@ -30,7 +30,7 @@ impl Loss for SupCon {
             |_| tau,
             |a, s, negatives| {
                 let log_negatives = negatives.log_sum;
-                let own = views.class_of(a).iter().filter(|&&b| b != a).map(|&b| f64::from(s[b]) / tau);
+                let own = views.positives(a).map(|b| f64::from(s[b]) / tau);
                 let log_all = log_add_exp(log_negatives, log_sum_exp(own));
                 Anchor { positive: views.positive_similarity(a, s), log_all, log_negatives }
             },
@@ -43,8 +43,11 @@ impl Loss for SupCon {
         let scale = (mean / tau) as f32;
         let offset: Vec<f32> = anchors.iter().map(|a| -a.log_all as f32).collect();
         let grads = views.softmax_gradient(&vec![(1.0 / tau) as f32; anchors.len()], &offset, scale, |a, b, s| {
-            let softmax = |row: usize| if a == b { 0.0 } else { (s / tau as f32 + offset[row]).exp() };
-            scale * (softmax(a) + softmax(b) - views.positive_weight(a, b) - views.positive_weight(b, a))
+            let pull = |anchor: usize, key: usize| match views.positive_weight(anchor, key) {
+                0.0 => 0.0,
+                weight => (s / tau as f32 + offset[anchor]).exp() - weight,
+            };
+            scale * (pull(a, b) + pull(b, a))
         });
         Ok(LossOutput::stateless(loss * mean, objective * mean, grads, input))
     }

@@ -19,8 +19,10 @@ pub(super) struct Views {
     ours: Range<usize>,
     /// The class of each row.
     class: Vec<usize>,
-    /// The rows of each class.
+    /// The rows of each class, in order.
     members: Vec<Vec<usize>>,
+    /// How many of them are large views.
+    large_members: Vec<usize>,
 }
 
 impl Views {
@@ -60,7 +62,9 @@ impl Views {
         let class = class.repeat(views);
         let mut members = vec![Vec::new(); samples];
         class.iter().enumerate().for_each(|(row, &class)| members[class].push(row));
-        Ok(Self { z, samples, views, large, ours, class, members })
+        let count = |rows: &Vec<usize>| rows.iter().filter(|&&row| row < large * samples).count();
+        let large_members = members.iter().map(count).collect();
+        Ok(Self { z, samples, views, large, ours, class, members, large_members })
     }
 
     pub fn anchors(&self) -> usize {
@@ -95,7 +99,7 @@ impl Views {
 
     /// The number of positives of anchor a.
     pub fn positive_count(&self, a: usize) -> usize {
-        self.positives(a).count()
+        self.large_members[self.class[a]] - usize::from(a < self.large * self.samples)
     }
 
     /// ∂s⁺_a/∂s_ab, where s⁺_a is the mean over the positives of a: 1/|positives| if b is one, else 0.

@@ -1,9 +1,10 @@
 //! InfoMin: MoCo with augmentation strong enough to leave the views little in common, and a second branch whose query
 //! is made of shuffled tiles; ½ of the loss each.
 
-use super::moco::{QueuedKeys, check_groups, check_queue, default_groups, default_queue, suit_momentum};
+use super::moco::{QueuedKeys, check_groups, default_groups, suit_moco};
+use super::momentum::{check_momentum, default_momentum};
 use super::own::OwnModule;
-use super::simo::{check_momentum, default_momentum};
+use super::queue::{check_queue, default_queue};
 use super::{Done, Method, Parts, Problem, Setting, Spec, Surroundings, check_temperature};
 use crate::augment::{Jigsaw, Preset, RandAugment};
 use crate::batch::Batch;
@@ -56,6 +57,10 @@ impl Spec for InfominConfig {
         true
     }
 
+    fn needs_jigsaw(&self) -> bool {
+        true
+    }
+
     fn norm_groups(&self) -> usize {
         self.norm_groups
     }
@@ -65,7 +70,8 @@ impl Spec for InfominConfig {
     }
 
     fn suit(&self, setting: &Setting, around: &mut Surroundings) {
-        suit_momentum(setting, around);
+        suit_moco(setting, around);
+        // Also over the grey preset.
         around.augment.rand_augment = Some(RandAugment::infomin());
         around.augment.jigsaw = Some(JIGSAW);
     }
@@ -137,8 +143,8 @@ impl Method for Infomin {
         self.keys.groups()
     }
 
-    fn keys(&self, batch: &Batch, _: usize) -> Vec<(SetName, Matrix)> {
-        self.keys.embed(batch)
+    fn keys(&self, batch: &Batch, chunk: usize) -> Vec<(SetName, Matrix)> {
+        self.keys.embed(batch, chunk)
     }
 
     fn companions(
@@ -176,5 +182,39 @@ impl Method for Infomin {
     fn import(&mut self, tensors: &NamedTensors) -> Result<(), ParamError> {
         self.keys.import(tensors)?;
         self.own.import(tensors)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::encoder::export;
+    use burn::tensor::TensorData;
+
+    /// whole·[tile(relu(hidden(x₀))), …, tile(relu(hidden(x₈)))], tile after tile of one sample.
+    #[test]
+    fn the_jigsaw_head_joins_the_tiles_of_one_sample() {
+        let (features, output, samples) = (3, 2, 2);
+        let own = OwnModule::new(Own { jigsaw: JigsawHead::new(features, output, &Device::flex()) }, 5);
+        let tensors = export(own.get());
+        let x: Vec<f32> = (0..9 * samples * features).map(|i| ((i * 37) % 19) as f32 / 9.0 - 1.0).collect();
+        let input = Tensor::from_data(TensorData::new(x.clone(), [9 * samples, features]), &Device::flex());
+        let ours = own.get().jigsaw.forward(input).into_data().try_to_vec::<f32>().unwrap();
+        let linear = |name: &str, x: &[f64]| -> Vec<f64> {
+            let weight = &tensors[&format!("jigsaw.{name}.weight")].values;
+            weight.chunks(x.len()).map(|row| row.iter().zip(x).map(|(w, x)| f64::from(*w) * x).sum()).collect()
+        };
+        for sample in 0..samples {
+            let joined: Vec<f64> = (0..9)
+                .flat_map(|tile| {
+                    let row = &x[(tile * samples + sample) * features..][..features];
+                    let hidden = linear("hidden", &row.iter().map(|&v| f64::from(v)).collect::<Vec<_>>());
+                    linear("tile", &hidden.iter().map(|v| v.max(0.0)).collect::<Vec<_>>())
+                })
+                .collect();
+            for (ours, want) in ours[sample * output..].iter().zip(linear("whole", &joined)) {
+                assert!((f64::from(*ours) - want).abs() < 1e-5, "sample {sample}: {ours} vs {want}");
+            }
+        }
     }
 }

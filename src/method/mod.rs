@@ -25,7 +25,7 @@ pub use queue::FeatureQueue;
 
 use crate::augment::{AugmentConfig, Preset};
 use crate::batch::Batch;
-use crate::encoder::{EncoderConfig, HeadConfig, Model, NamedTensors, ParamError, Pass};
+use crate::encoder::{BufferUpdates, EncoderConfig, HeadConfig, Model, NamedTensors, ParamError, Pass};
 use crate::loss::{EmbeddingSets, Loss, SetName};
 use crate::math::Matrix;
 use crate::optim::{LearningRate, NamedGrads, Optimizer, OptimizerConfig};
@@ -148,6 +148,11 @@ pub trait Spec {
         false
     }
 
+    /// Whether the augmentation has to make a jigsaw.
+    fn needs_jigsaw(&self) -> bool {
+        false
+    }
+
     /// Into how many groups a batch is split, each normalised by itself.
     fn norm_groups(&self) -> usize {
         1
@@ -232,6 +237,8 @@ pub struct Done<'a> {
     pub sets: &'a EmbeddingSets,
     /// Gradients of the method's modules, summed over the ranks.
     pub modules: NamedGrads,
+    /// What the batch norm of the method's modules saw.
+    pub buffers: BufferUpdates,
     /// Gradients of the loss's own parameters.
     pub parameters: Vec<(&'static str, f64)>,
     pub lr: f64,

@@ -1,8 +1,8 @@
 //! A second model that follows the trained one: k ← m·k + (1−m)·q after every step. It is never trained.
 
-use super::Parts;
+use super::{Parts, Problem, Setting};
 use crate::batch::Batch;
-use crate::encoder::{Model, NamedMapper, NamedTensors, NamedVisitor, ParamError, Pass, export, import};
+use crate::encoder::{HostTensor, Model, NamedMapper, NamedTensors, NamedVisitor, ParamError, Pass, export, import};
 use crate::encoder::{map_named, visit_named};
 use crate::math::Matrix;
 use burn::module::Param;
@@ -71,9 +71,21 @@ impl MomentumEncoder {
 
     pub fn import(&mut self, tensors: &NamedTensors) -> Result<(), ParamError> {
         let own = |(name, tensor): (&String, &_)| {
-            Some((name.strip_prefix("momentum.")?.to_owned(), crate::encoder::HostTensor::clone(tensor)))
+            Some((name.strip_prefix("momentum.")?.to_owned(), HostTensor::clone(tensor)))
         };
         self.model = import(self.model.clone(), &tensors.iter().filter_map(own).collect())?;
         Ok(())
     }
+}
+
+/// 0.999 on ImageNet; MoCo's 0.99 on CIFAR, whose epochs have fewer steps.
+pub(super) fn default_momentum(setting: &Setting) -> f64 {
+    if setting.is_small { 0.99 } else { 0.999 }
+}
+
+pub(super) fn check_momentum(momentum: f64) -> Result<(), Problem> {
+    if (0.0..1.0).contains(&momentum) {
+        return Ok(());
+    }
+    Err(("method.momentum".into(), format!("is {momentum}; it must be at least 0 and below 1 (try 0.999)")))
 }

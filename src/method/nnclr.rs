@@ -1,10 +1,9 @@
 //! NNCLR: the positive of a view is its nearest neighbour in a support set of earlier embeddings; a predictor on the
 //! other view has to find it.
 
-use super::moco::{check_queue, default_queue};
 use super::own::OwnModule;
 use super::predictor::Predictor;
-use super::queue::FeatureQueue;
+use super::queue::{FeatureQueue, check_queue, default_queue};
 use super::{Done, Method, Parts, Problem, Setting, Spec, Surroundings, check_temperature};
 use crate::batch::Batch;
 use crate::encoder::{Model, NamedTensors, ParamError, Pass};

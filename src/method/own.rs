@@ -1,7 +1,7 @@
 //! A module that belongs to a method and is trained with the model.
 
 use super::Done;
-use crate::encoder::{NamedTensors, ParamError, export, import, initialise};
+use crate::encoder::{NamedTensors, ParamError, apply_buffers, export, import, initialise};
 use crate::optim::NamedGrads;
 use burn::module::Module;
 use burn::tensor::Gradients;
@@ -24,8 +24,9 @@ impl<M: Module> OwnModule<M> {
         NamedGrads::collect(self.get(), gradients)
     }
 
-    pub fn update(&mut self, done: Done) {
-        self.module = self.module.take().map(|module| done.optimizer.also(module, done.modules, done.lr));
+    pub fn update(&mut self, mut done: Done) {
+        let module = self.module.take().map(|module| done.optimizer.also(module, done.modules, done.lr));
+        self.module = module.map(|module| apply_buffers(module, &mut done.buffers));
     }
 
     pub fn export(&self, tensors: &mut NamedTensors) {

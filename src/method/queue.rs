@@ -1,5 +1,6 @@
 //! Features of earlier batches: a ring whose oldest rows make room for the newest.
 
+use super::{Problem, Setting};
 use crate::encoder::{HostTensor, NamedTensors, ParamError};
 use crate::math::{Matrix, SampleRng, UnitRows};
 use ndarray::ArrayView2;
@@ -53,6 +54,22 @@ impl FeatureQueue {
         self.next = get(NEXT, &[1])?[0] as usize % self.rows.nrows();
         Ok(())
     }
+}
+
+/// The authors' 65536 keys, and 4096 for CIFAR: the largest power of two up to an eighth of the images.
+pub(super) fn default_queue(setting: &Setting) -> usize {
+    let most = (setting.samples / 8).clamp(1, 65536);
+    1 << most.ilog2()
+}
+
+pub(super) fn check_queue(queue: usize, samples: usize) -> Result<(), Problem> {
+    // A checkpoint keeps the position as f32.
+    let most = samples.min(1 << 24);
+    if (1..=most).contains(&queue) {
+        return Ok(());
+    }
+    let problem = format!("is {queue}; the data has {samples} images, so the queue holds from 1 to {most} features");
+    Err(("method.queue".into(), problem))
 }
 
 #[cfg(test)]

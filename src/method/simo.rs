@@ -2,7 +2,7 @@
 //! momentum keys of the second, and the negatives are the keys of the batch's other images; without momentum both views
 //! are queries and keys, as in SimCLR.
 
-use super::momentum::MomentumEncoder;
+use super::momentum::{MomentumEncoder, check_momentum, default_momentum};
 use super::{Done, Method, Parts, Problem, Setting, Spec, check_temperature};
 use crate::batch::Batch;
 use crate::encoder::{NamedTensors, ParamError};
@@ -87,16 +87,4 @@ impl Method for Simo {
     fn import(&mut self, tensors: &NamedTensors) -> Result<(), ParamError> {
         self.follower.import(tensors)
     }
-}
-
-/// 0.999 on ImageNet; MoCo's 0.99 on CIFAR, whose epochs have fewer steps.
-pub(super) fn default_momentum(setting: &Setting) -> f64 {
-    if setting.is_small { 0.99 } else { 0.999 }
-}
-
-pub(super) fn check_momentum(momentum: f64) -> Result<(), Problem> {
-    if (0.0..1.0).contains(&momentum) {
-        return Ok(());
-    }
-    Err(("method.momentum".into(), format!("is {momentum}; it must be at least 0 and below 1 (try 0.999)")))
 }

@@ -2,8 +2,9 @@
 
 use super::table;
 use serde::Serialize;
+use serde_json::Value;
 
-/// One method; every vector has one entry for each seed.
+/// One method; every vector has one entry for each seed that finished.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Contender {
     pub method: String,
@@ -14,6 +15,16 @@ pub struct Contender {
     pub seconds: Vec<f64>,
     /// Most memory resident at once while training; empty where the system does not tell.
     pub peak_rss_mb: Vec<f64>,
+    /// Runs that did not finish.
+    pub failures: Vec<String>,
+}
+
+impl Contender {
+    /// Adds `{"linear": {"top1": …}, "knn": {"top1": …}}`.
+    pub fn add(&mut self, accuracies: &Value) {
+        self.linear.extend(accuracies["linear"]["top1"].as_f64());
+        self.knn.extend(accuracies["knn"]["top1"].as_f64());
+    }
 }
 
 /// Mean and standard error s/√n; the error is `None` for one value, both for none.

@@ -70,7 +70,7 @@ fn effective_rank(z: &Matrix) -> f64 {
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
     Learning,
-    /// All embeddings are nearly one point or one line: spread below 0.05 or effective rank below 1.1.
+    /// After 50 lines all embeddings are nearly one point or one line: spread below 0.05 or effective rank below 1.1.
     Collapsed,
     /// The objective's mean over the last quarter of the lines is not below that of the quarter before by two standard
     /// errors.
@@ -85,7 +85,7 @@ pub struct History {
 }
 
 impl History {
-    /// Lines of a quarter before a plateau is spoken of.
+    /// Lines before a collapse is spoken of, and lines of a quarter before a plateau is.
     const FEWEST: usize = 50;
 
     pub fn push(&mut self, objective: f64) {
@@ -103,10 +103,11 @@ impl History {
     }
 
     pub fn verdict(&self, signals: &Signals) -> Verdict {
-        if signals.spread < 0.05 || signals.effective_rank < 1.1 {
+        let lines = self.sums.len();
+        // A head without batch norm starts near one point.
+        if lines >= Self::FEWEST && (signals.spread < 0.05 || signals.effective_rank < 1.1) {
             return Verdict::Collapsed;
         }
-        let lines = self.sums.len();
         let quarter = lines / 4;
         if quarter < Self::FEWEST {
             return Verdict::Learning;
@@ -154,7 +155,11 @@ mod tests {
         assert_eq!(signals.accuracy, 0.0);
         assert!(signals.uniformity.abs() < 1e-6 && signals.spread < 1e-6);
         assert!((signals.effective_rank - 1.0).abs() < 1e-3);
-        assert_eq!(History::default().verdict(&signals), Verdict::Collapsed);
+        let mut history = History::default();
+        (0..49).for_each(|_| history.push(0.0));
+        assert_eq!(history.verdict(&signals), Verdict::Learning);
+        history.push(0.0);
+        assert_eq!(history.verdict(&signals), Verdict::Collapsed);
     }
 
     #[test]

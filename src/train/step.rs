@@ -57,6 +57,8 @@ pub fn step(
             kept = Some(embedded);
             raw
         } else {
+            // Off the graph, which would keep the activations.
+            let device = device.clone().inner();
             let pieces = chunks
                 .iter()
                 .map(|rows| to_host(&embed(&model, method, batch, rows.clone(), &device, &mut Pass::Batch)));
@@ -98,10 +100,10 @@ pub fn step(
         let reduce = |grads: NamedGrads| grads.map(|grad| comm.all_reduce_tensor(grad));
         let (grads, modules) = (reduce(grads), reduce(modules));
 
-        let model = apply_buffers(optimizer.step(model, grads, lr), updates);
+        let model = apply_buffers(optimizer.step(model, grads, lr), &mut updates);
         state.commit(out.update);
         let parameters = out.parameter_grads;
-        method.after_step(Done { model: &model, optimizer, sets: &sets, modules, parameters, lr });
+        method.after_step(Done { model: &model, optimizer, sets: &sets, modules, buffers: updates, parameters, lr });
         Ok((model, StepOutput { loss: out.loss, objective: out.objective, sets }))
     })
 }
@@ -115,7 +117,7 @@ fn embed(
     device: &Device,
     pass: &mut Pass,
 ) -> Embedded {
-    let group = (batch.ours.len() / method.norm_groups()).min(rows.len());
+    let group = (batch.ids.len() / method.norm_groups()).min(rows.len());
     let rows: Vec<usize> = rows.collect();
     let mut groups = rows.chunks(group).map(|rows| {
         let mut sets = Embedded::new();
@@ -177,8 +179,8 @@ fn first_device(model: &Model) -> Device {
 
 fn to_host(embedded: &Embedded) -> Vec<(SetName, Matrix)> {
     let matrix = |(name, h): &(SetName, Tensor<2>)| {
-        let values = h.clone().inner().into_data().try_to_vec::<f32>().expect("embeddings are f32");
-        (*name, Matrix::from_shape_vec(h.dims(), values).expect("as many values as the shape says"))
+        let (dims, values) = (h.dims(), h.clone().inner().into_data().try_to_vec::<f32>().expect("embeddings are f32"));
+        (*name, Matrix::from_shape_vec(dims, values).expect("as many values as the shape says"))
     };
     embedded.iter().map(matrix).collect()
 }

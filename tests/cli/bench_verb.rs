@@ -53,3 +53,18 @@ fn bad_sizes_are_refused() {
         assert!(message.contains(expected), "{flags:?}: {message}");
     }
 }
+
+#[test]
+fn every_loss_can_be_timed() {
+    for method in sogclr::method::MethodConfig::NAMES {
+        let output = crate::sogclr()
+            .args(["bench", "loss", "--method", method, "--batch", "6", "--dim", "5", "--repeats", "2", "--json"])
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{method}: {}", String::from_utf8_lossy(&output.stderr));
+        let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert!(report["ms_median"].as_f64().is_some_and(|ms| ms > 0.0), "{method}: {report}");
+    }
+    let (code, text) = crate::failure(crate::sogclr().args(["bench", "loss", "--batch", "1"]));
+    assert!(code == 2 && text.contains("--batch"), "{text}");
+}

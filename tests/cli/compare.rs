@@ -65,6 +65,7 @@ fn impossible_races_are_refused_before_anything_is_written() {
         (&["--methods", "simclr", "--seeds", "0"], "--seeds"),
         (&["--methods", "simclr", "--method", "dcl"], "--methods, a list"),
         (&["--methods", "simclr,moco", "--set", "method.queue=5"], "queue"),
+        (&["--methods", "simclr,dcl", "--set", "method.kind=dcl"], "leave it out"),
     ] {
         let (code, text) = failure(&mut compare(&out, more));
         assert!(code == 2 && text.contains(words), "{more:?}: {code} {text}");
@@ -79,4 +80,75 @@ fn impossible_races_are_refused_before_anything_is_written() {
     let text = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.code() == Some(2) && text.contains("label"), "{text}");
     assert!(!out.exists());
+}
+
+#[test]
+fn a_recipes_seed_is_the_first_and_foreign_folders_are_left_alone() {
+    let root = tempfile::tempdir().unwrap();
+    let out = root.path().join("race");
+    compare(&out, &["--methods", "dcl", "--seeds", "1", "--set", "seed=7"]).assert().success();
+    assert!(out.join("dcl-seed7/encoder.safetensors").exists());
+    let mine = out.join("simclr-seed7");
+    std::fs::create_dir(&mine).unwrap();
+    std::fs::write(mine.join("notes.txt"), "mine").unwrap();
+    let (code, text) = failure(&mut compare(&out, &["--methods", "dcl,simclr", "--seeds", "1", "--set", "seed=7"]));
+    assert!(code == 2 && text.contains("not empty"), "{text}");
+    assert!(mine.join("notes.txt").exists());
+}
+
+/// A method whose run fails is reported, and the others still race.
+#[test]
+fn a_run_that_fails_does_not_end_the_race() {
+    let root = tempfile::tempdir().unwrap();
+    let out = root.path().join("race");
+    let wild = ["--set", "optimizer.kind=sgd", "--set", "learning_rate.base=1e30"];
+    let (code, text) = failure(&mut compare(&out, &[&["--methods", "simclr,dcl", "--seeds", "1"], &wild[..]].concat()));
+    assert!(code == 1 && text.contains("simclr-seed0 did not finish"), "{code} {text}");
+    let rows = table(&out)["rows"].clone();
+    assert_eq!(rows[0]["failures"].as_array().unwrap().len(), 1);
+    assert_eq!(rows[1]["method"], "dcl", "the second method had its turn");
+}
+
+#[test]
+fn methods_with_labels_need_test_images_of_their_own() {
+    let root = tempfile::tempdir().unwrap();
+    let (data, out) = (root.path().join("data"), root.path().join("race"));
+    for class in ["a", "b"] {
+        std::fs::create_dir_all(data.join(class)).unwrap();
+        for i in 0..6 {
+            let picture = image::GrayImage::from_pixel(8, 8, image::Luma([i * 20]));
+            picture.save(data.join(class).join(format!("{i}.png"))).unwrap();
+        }
+    }
+    let mut command = sogclr();
+    command.arg("compare").arg(&data).args(["--batch", "4", "--methods", "supcon", "--out"]).arg(&out);
+    let (code, text) = failure(&mut command);
+    assert!(code == 2 && text.contains("--test"), "{text}");
+}
+
+/// SIGTERM to the race alone: the run in training writes its checkpoint, nothing new begins, and the race goes on later.
+#[cfg(unix)]
+#[test]
+fn a_stopped_race_stops_its_run_and_goes_on_later() {
+    let root = tempfile::tempdir().unwrap();
+    let out = root.path().join("race");
+    let arguments = |command: &mut std::process::Command| {
+        command.arg("compare").args(&TINY[1..]).args(["--epochs", "400", "--seeds", "1", "--methods", "dcl,simclr"]);
+        command.arg("--out").arg(&out);
+    };
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_sogclr"));
+    arguments(&mut command);
+    let mut race = command.stderr(std::process::Stdio::null()).stdout(std::process::Stdio::null()).spawn().unwrap();
+    let metrics = out.join("dcl-seed0/metrics.jsonl");
+    while std::fs::metadata(&metrics).map_or(0, |file| file.len()) == 0 {
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    std::process::Command::new("kill").arg(race.id().to_string()).status().unwrap();
+    assert!(race.wait().unwrap().success());
+    let steps = std::fs::read_to_string(&metrics).unwrap().lines().count();
+    assert!(steps < 2400, "stopped before the end");
+    assert!(!out.join("simclr-seed0").exists(), "nothing new was begun");
+    let names = std::fs::read_dir(out.join("dcl-seed0/checkpoints")).unwrap();
+    let newest = names.map(|entry| entry.unwrap().file_name().into_string().unwrap()).max().unwrap();
+    assert_eq!(newest, format!("step-{steps:09}.safetensors"), "a checkpoint at the last step");
 }

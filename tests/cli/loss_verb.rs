@@ -145,6 +145,8 @@ fn wrong_files_are_named() {
     check(&[good.clone(), ("z_b", Dtype::F32, vec![4], z([1.0; 4]))], &[], "expected [B, d]");
     let b = ("z_b", Dtype::F32, vec![2, 2], z([1.0, 0.1, 0.2, 1.0]));
     check(&[good.clone(), ("z_b", Dtype::F32, vec![2, 2], z([f32::NAN, 0.1, 0.2, 1.0]))], &[], "not finite");
+    let short = ("log_u", Dtype::F32, vec![1], bytes(&[0.5]));
+    check(&[good.clone(), b.clone(), short], &[], "log_u has 1 entries for 2 samples");
     check(&[good.clone(), b.clone()], &["--temperature", "0"], "temperature");
     check(&[good.clone(), b.clone()], &["--method", "magic"], "known methods");
     check(&[good.clone(), b.clone()], &["--method", "simclr", "--gamma", "0.5"], "gamma");
@@ -152,4 +154,29 @@ fn wrong_files_are_named() {
     std::fs::write(&input, b"not safetensors").unwrap();
     let (code, text) = failure(sogclr().arg("loss").arg(&input).arg("--out").arg(&out));
     assert!(code == 2 && text.contains("in.safetensors"), "{text}");
+}
+
+/// What a call writes can be read by the next: the state goes on.
+#[test]
+fn state_goes_from_one_call_to_the_next() {
+    let root = tempfile::tempdir().unwrap();
+    let (input, out) = (root.path().join("in.safetensors"), root.path().join("out.safetensors"));
+    let mut columns = ["log_u", "tau", "tau_grad"].map(|name| (name, vec![f32::NAN; 10]));
+    for t in 0..2 {
+        let mut tensors = vec![
+            ("z_a", Dtype::F32, vec![4, 6], golden("z_a", t)),
+            ("z_b", Dtype::F32, vec![4, 6], golden("z_b", t)),
+            ("ids", Dtype::I64, vec![4], golden("ids", t)),
+            ("labels", Dtype::I64, vec![4], (0..4_i64).flat_map(|v| (v / 2).to_le_bytes()).collect()),
+        ];
+        tensors.extend(columns.iter().map(|(name, v)| (*name, Dtype::F32, vec![v.len()], bytes(v))));
+        write(&input, &tensors);
+        let more = ["--method", "isogclr", "--temperature", "0.1", "--gamma", "0.9"];
+        sogclr().arg("loss").arg(&input).args(more).arg("--out").arg(&out).assert().success();
+        columns = ["log_u", "tau", "tau_grad"].map(|name| (name, read(&out, name)));
+    }
+    // Samples 2 and 3 were met twice, 0 and 1 in the first call alone; 6 and later never.
+    let tau = &columns[1].1;
+    assert!(tau[..6].iter().all(|tau| tau.is_finite() && *tau != 0.1), "{tau:?}");
+    sogclr().arg("loss").arg(&input).args(["--method", "supcon"]).arg("--out").arg(&out).assert().success();
 }

@@ -16,12 +16,19 @@ fn one_thread_and_two_give_the_same_bytes_and_another_seed_does_not() {
         train(&out, more);
         encoder(&out)
     };
-    for method in ["sogclr", "simclr"] {
-        let one = run(&format!("{method}-1"), &["--threads", "1", "--method", method]);
-        let two = run(&format!("{method}-2"), &["--threads", "2", "--method", method]);
+    for (method, more) in [
+        ("sogclr", &[][..]),
+        ("simclr", &["--micro-batch", "4"]),
+        ("moco", &["--set", "method.norm_groups=2"]),
+        ("nnclr", &[]),
+        ("infomin", &[]),
+    ] {
+        let run = |name: &str, arguments: &[&str]| {
+            run(&format!("{method}-{name}"), &[&["--method", method], more, arguments].concat())
+        };
+        let (one, two) = (run("1", &["--threads", "1"]), run("2", &["--threads", "2"]));
         assert!(one == two, "{method}: the number of threads changed the result");
-        let other = run(&format!("{method}-3"), &["--seed", "1", "--method", method]);
-        assert!(one != other, "{method}: the seed must matter");
+        assert!(one != run("3", &["--seed", "1"]), "{method}: the seed must matter");
     }
 }
 

@@ -524,6 +524,11 @@ fn multi_crop(name: &str, raw: &[Matrix], large: usize, tau: f64) -> f64 {
             "dcl" => mean(&|s| sum.ln() - s / tau),
             "flatnce" => mean(&|s| (1.0 + (sum.ln() - s / tau).exp()).ln()),
             // first visit: u = ĝ, so that the weights are the softmax over the negatives
+            // one softmax over positives and negatives
+            "supcon" => {
+                let all = sum + positives.iter().map(|s| (s / tau).exp()).sum::<f64>();
+                mean(&|s| all.ln() - s / tau)
+            }
             "sogclr" => mean(&|s| -s) + negatives.iter().map(|s| (s / tau).exp() / sum * s).sum::<f64>(),
             _ => unreachable!(),
         };
@@ -541,6 +546,15 @@ fn multi_crop_is_its_definition_and_two_crops_are_two_views() {
         ("flatnce", Box::new(FlatNce { temperature: tau })),
         ("sogclr", Box::new(sogclr(tau, 0.7))),
     ];
+    let supcon = SupCon { temperature: tau };
+    for (views, large) in [(4, 2), (4, 3), (2, 2)] {
+        let state = SampleState::new(4, &[]);
+        let unique = [7, 3, 9, 1];
+        let crops = &crops[..views];
+        let (out, grads) = evaluate_labelled(&supcon, crops, &[0, 1, 2, 3], Some(&unique), &state, large);
+        assert!((out.loss - multi_crop("supcon", crops, large, tau)).abs() < 1e-6, "supcon {views} {large}");
+        assert_finite_difference(crops, &grads, |raw| multi_crop("supcon", raw, large, tau));
+    }
     for (name, loss) in losses {
         let state = SampleState::new(4, loss.columns());
         let ids = [0, 1, 2, 3];

@@ -212,7 +212,7 @@ fn training_pass_equals_pytorch_on(path: Path) {
                 let name = name.as_str().unwrap();
                 assert_projection(&format!("{path:?} {model} {mode} {name}"), &grads[name], want, tolerance);
             }
-            let after = export(&apply_buffers(net, updates));
+            let after = export(&apply_buffers(net, &mut updates));
             let want = golden.get(&format!("{model}.{mode}.statistics"));
             let want = want.into_dimensionality::<ndarray::Ix2>().unwrap();
             for (name, want) in info[model]["statistics"].as_array().unwrap().iter().zip(want.outer_iter()) {
@@ -246,7 +246,7 @@ fn head_equals_pytorch_here() {
     for (name, grad) in &grads {
         close(name, grad, golden.get(&format!("head.grad.{name}")));
     }
-    let after = export(&apply_buffers(head, updates));
+    let after = export(&apply_buffers(head, &mut updates));
     for name in ["layers.0.bn.running_mean", "layers.0.bn.running_var", "layers.1.bn.running_var"] {
         close(name, &after[name].values, golden.get(&format!("head.statistics.{name}")));
     }
