@@ -42,8 +42,9 @@ def groups(items, size):
 
 
 def captions():
-    subjects = ["A brown dog", "Two children", "An old man in a red hat", "The bride", "Three cyclists", "A Border Collie",
-                "Someone's cat", "A woman wearing sunglasses", "The tennis player", "A baby elephant", "Skateboarders"]
+    subjects = ["A brown dog", "Two children", "An old man in a red hat", "The bride", "Three cyclists",
+                "A Border Collie", "Someone's cat", "A woman wearing sunglasses", "The tennis player",
+                "A baby elephant", "Skateboarders"]
     verbs = ["runs through", "are sitting on", "jumps over", "is photographed in front of", "looks at", "eats beside",
              "sleeps under", "plays frisbee near", "waits for the bus at", "climbs"]
     places = ["a grassy field.", "the snow-covered mountain", "a crowded street, at night", "an orange-and-white boat!",
@@ -52,8 +53,8 @@ def captions():
               "St. Mary's church", "a #12 jersey"]
     for k in range(180):
         yield f"{subjects[k % 11]} {verbs[k % 10]} {places[k % 13]}"
-    classes = ["goldfish", "great white shark", "tench, Tinca tinca", "Yorkshire terrier", "airplane", "jack-o'-lantern",
-               "T-shirt", "hair dryer", "potter's wheel", "odometer", "CD player", "crème brûlée"]
+    classes = ["goldfish", "great white shark", "tench, Tinca tinca", "Yorkshire terrier", "airplane",
+               "jack-o'-lantern", "T-shirt", "hair dryer", "potter's wheel", "odometer", "CD player", "crème brûlée"]
     templates = ["a photo of a {}.", "This is a photo of {}", "a bad photo of the {}.", "a {} in a video game.",
                  "itap of my {}.", "graffiti of the {}.", "a jpeg corrupted photo of a {}.", "a tattoo of the {}."]
     for template, name in itertools.product(templates, classes):
@@ -117,8 +118,9 @@ CONTROLS = [
     "", " ", "   ", "\t", "\n", "\r\n", "\n\n\n", "\xa0", "\u3000", "\u2003\u2009", "\u200b", "\ufeff", "\0",
     "\x00a\x00", "a\x01b", "a\x0bb", "a\x0cb", "a\x1cb\x1db\x1eb\x1fb", "a\x7fb", "a\x85b", "a\u2028b\u2029c",
     "a\r\nb\rc\nd", "  lead and trail  ", "many    spaces\t\ttabs", "a\x1b[31mred\x1b[0m b", "\x1b[", "\x1b［1m",
-    "\x1b[1;２m", "a\x1b[1;٢mb", "a\x1b[mb\x1b[2Jc", "a\u200cb\u200db\u200eb\u200f", "\u202eabc\u202c", "\ufff9x\ufffay\ufffbz\ufffc", "\ufffd",
-    "\u206ax\u206f", "soft\xadhyphen", "\ue000", "\ufdd0", "\U0010ffff", "\U000e0041", "a\u034fb", "\u180e", "\u2060x",
+    "\x1b[1;２m", "a\x1b[1;٢mb", "a\x1b[mb\x1b[2Jc", "a\u200cb\u200db\u200eb\u200f", "\u202eabc\u202c",
+    "\ufff9x\ufffay\ufffbz\ufffc", "\ufffd", "\u206ax\u206f", "soft\xadhyphen", "\ue000", "\ufdd0", "\U0010ffff",
+    "\U000e0041", "a\u034fb", "\u180e", "\u2060x",
 ]
 SPECIAL = [
     START, END, "a <|endoftext|> b", "<|startoftext|>a<|endoftext|>", "<|EndOfText|>", "<|STARTOFTEXT|>",
@@ -150,9 +152,12 @@ def long_texts():
 
 
 def mixtures():
-    atoms = [*"abcdefghijklmnopqrstuvwxyzABCXYZ0123456789 .,;:!?'\"-_/\\()[]{}<>&#|@\n\t\r", " the ", " photo of ", "'s", "'LL", END]
-    atoms += ["&amp;", "&lt;", "&AMP", "&#39;", "&rsquo;", "&EACUTE;", "é", "e\u0301", "ſ", "İ", "Σ", "ΑΣ", "ß", "ﬁ", "ŉ", "Ｆ", "ｶﾞ"]
-    atoms += ["“", "’", "\x1b[31m", "［", "\x01", "\x92", "\xa0", "\u2028", "👩\u200d👧", "🇫🇷", "汉字", "ไทย", "हिन्दी", "½", "\u0345", "&#", "amp;"]
+    atoms = [*"abcdefghijklmnopqrstuvwxyzABCXYZ0123456789 .,;:!?'\"-_/\\()[]{}<>&#|@\n\t\r", " the ", " photo of ",
+             "'s", "'LL", END]
+    atoms += ["&amp;", "&lt;", "&AMP", "&#39;", "&rsquo;", "&EACUTE;", "é", "e\u0301", "ſ", "İ", "Σ", "ΑΣ", "ß", "ﬁ",
+              "ŉ", "Ｆ", "ｶﾞ"]
+    atoms += ["“", "’", "\x1b[31m", "［", "\x01", "\x92", "\xa0", "\u2028", "👩\u200d👧", "🇫🇷", "汉字", "ไทย", "हिन्दी",
+              "½", "\u0345", "&#", "amp;"]
     draw = random.Random(0)
     for _ in range(150):
         yield "".join(atoms[int(draw.random() * len(atoms))] for _ in range(1 + int(draw.random() * 24)))

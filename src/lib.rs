@@ -20,4 +20,5 @@ pub mod optim;
 pub mod report;
 pub mod state;
 pub mod storage;
+pub mod text;
 pub mod train;

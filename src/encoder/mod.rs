@@ -4,6 +4,7 @@
 //! Adding an encoder: a new file here, and its name in [`EncoderName`].
 
 mod batch_norm;
+mod clip_resnet;
 mod config;
 mod cpu;
 mod head;
@@ -11,8 +12,11 @@ mod layers;
 mod model;
 mod params;
 mod resnet;
+mod text;
+mod transformer;
 
 pub use batch_norm::{BatchNorm, BufferUpdates, Pass};
+pub use clip_resnet::{ClipResNet, ClipResNetConfig};
 pub use config::{EncoderConfig, EncoderName, HeadConfig, Stem};
 pub(crate) use cpu::in_place;
 pub use cpu::use_plain_operations;
@@ -22,3 +26,4 @@ pub use model::Model;
 pub use params::{HostTensor, NamedTensors, ParamError, apply_buffers, export, import, initialise};
 pub(crate) use params::{NamedMapper, NamedVisitor, map_named, visit_named};
 pub use resnet::ResNet;
+pub use text::{TextConfig, TextEncoder};

@@ -5,17 +5,22 @@
 //!
 //! Adding one: a new file here, one line below, and a method that names it (`crate::method`).
 
+mod clip;
 mod dcl;
 mod debiased;
 mod flatnce;
 mod key_nce;
 mod nearest_nce;
 mod ntxent;
+mod pairs;
 mod sets;
+mod siglip;
 mod sogclr;
 mod supcon;
+mod two_way;
 mod views;
 
+pub use clip::{Clip, LOG_SCALE};
 pub use dcl::Dcl;
 pub use debiased::Debiased;
 pub use flatnce::FlatNce;
@@ -23,8 +28,10 @@ pub use key_nce::{KeyNce, Negatives};
 pub use nearest_nce::NearestNce;
 pub use ntxent::NtXent;
 pub use sets::{EmbeddingSets, SetName};
+pub use siglip::{BIAS, SigLip};
 pub use sogclr::{Gamma, Individual, SogClr, Variant};
 pub use supcon::SupCon;
+pub use two_way::{GLOBAL_TAU, PairTemperature, TwoWay};
 
 use crate::math::{Matrix, UnitRows};
 use crate::state::{SampleState, StateUpdate};

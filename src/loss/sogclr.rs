@@ -182,6 +182,12 @@ impl SogClr {
 }
 
 impl Individual {
+    /// The new τ_i and v_i from ∂F/∂τ_i.
+    pub(super) fn moved(&self, tau: f64, average: f64, gradient: f64) -> (f64, f64) {
+        let average = (1.0 - self.beta) * average + self.beta * gradient.clamp(-self.clip, self.clip);
+        ((tau - self.rate * average).clamp(self.range[0], self.range[1]), average)
+    }
+
     /// New temperatures and averaged gradients of the batch's samples:
     /// ∂F/∂τ_i = ln u_i + ρ − Σ_b p_ib·s_ib/τ_i, p_ib = exp(s_ib/τ_i)/(|B_i|·u_i), the mean over the views.
     fn step(
@@ -199,9 +205,8 @@ impl Individual {
                 log_u + self.rho - (anchor.log_g - log_u).exp() * anchor.pushed / tau
             };
             let gradient = views.rows_of(i).map(of_view).sum::<f64>() / views.views as f64;
-            let old = input.state.seen(TAU_GRAD, id).unwrap_or(0.0);
-            let average = (1.0 - self.beta) * old + self.beta * gradient.clamp(-self.clip, self.clip);
-            taus.push((tau - self.rate * average).clamp(self.range[0], self.range[1]) as f32);
+            let (tau, average) = self.moved(tau, input.state.seen(TAU_GRAD, id).unwrap_or(0.0), gradient);
+            taus.push(tau as f32);
             grads.push(average as f32);
         }
         [(TAU, taus), (TAU_GRAD, grads)]

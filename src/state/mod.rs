@@ -11,6 +11,11 @@ pub const LOG_U: &str = "log_u";
 pub const TAU: &str = "tau";
 pub const TAU_GRAD: &str = "tau_grad";
 
+/// The same for the texts of image–text pairs.
+pub const LOG_U_TEXT: &str = "log_u_text";
+pub const TAU_TEXT: &str = "tau_text";
+pub const TAU_GRAD_TEXT: &str = "tau_grad_text";
+
 /// Columns of one value per training sample.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SampleState {

@@ -1,12 +1,12 @@
 //! CLIP's tokenizer: cleaned, lower-cased text → byte-level BPE over 49,408 entries → START … END, zero padded.
 //!
-//! Ids are those of openai/CLIP's `simple_tokenizer.py`. Own code: the published crates leave out the cleaning, which
-//! is half of it, and the merge loop is short.
+//! Ids are those of openai/CLIP's `simple_tokenizer.py`. Own code: `instant-clip-tokenizer` and `tokenizers` leave
+//! out the cleaning, half of the work. Id 0 pads and is also `!` before other marks: find the end by END.
 //!
 //! Deviation: CLIP cleans with `ftfy.fix_text(text)`, this with `ftfy.fix_text(text, fix_encoding=False)`. Everything
 //! else of ftfy 6.3 is here: entities (unless the text holds a `<`), C1 controls as Windows-1252, Latin ligatures,
 //! character width, straight quotes, terminal escapes, control characters, NFC. What differs is mojibake alone:
-//! `schÃ¶n` stays as it is, CLIP repairs it to `schön`.
+//! `schÃ¶n` stays as it is, CLIP repairs it to `schön`. Characters newer than Unicode 14 may split otherwise.
 //!
 //! Whitespace never enters a piece, so CLIP's stripping and collapsing of it, and ftfy's line breaks, need no code.
 
@@ -186,14 +186,15 @@ fn windows_1252(c: char) -> char {
 }
 
 fn is_control(c: char) -> bool {
-    matches!(c, '\0'..='\x08' | '\x0B' | '\x0E'..='\x1F' | '\x7F' | '\u{206A}'..='\u{206F}' | '\u{FEFF}' | '\u{FFF9}'..='\u{FFFC}')
+    matches!(c, '\0'..='\x08' | '\x0B' | '\x0E'..='\x1F' | '\x7F')
+        || matches!(c, '\u{206A}'..='\u{206F}' | '\u{FEFF}' | '\u{FFF9}'..='\u{FFFC}')
 }
 
 /// Name without `&` → characters.
 static NAMES: LazyLock<HashMap<&str, &str>> =
     LazyLock::new(|| ENTITIES.iter().map(|entity| (&entity.entity[1..], entity.characters)).collect());
 
-/// ftfy's `unescape_html`: references that end in a semicolon; an upper-cased lower-case name upper-cases its character.
+/// ftfy's `unescape_html`: references that end in a semicolon; a name in capitals alone gives its character's capital.
 fn unescape_terminated(text: &str) -> Cow<'_, str> {
     static REFERENCE: LazyLock<Regex> = LazyLock::new(|| pattern("&#?[0-9A-Za-z]{1,24};"));
     REFERENCE.replace_all(text, |found: &Captures| {

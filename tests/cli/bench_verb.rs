@@ -68,3 +68,20 @@ fn every_loss_can_be_timed() {
     let (code, text) = crate::failure(crate::sogclr().args(["bench", "loss", "--batch", "1"]));
     assert!(code == 2 && text.contains("--batch"), "{text}");
 }
+
+/// Activations are those of a micro-batch, whatever the batch.
+#[test]
+fn micro_batches_bound_the_memory() {
+    let root = tempfile::tempdir().unwrap();
+    let peak = |name: &str, more: &[&str]| {
+        let run = root.path().join(name);
+        let size = ["--limit", "256", "--image-size", "28", "--batch", "256", "--epochs", "1"];
+        let wide = ["--set", "encoder.width=1.0"];
+        crate::train(&run, &[&size[..], &wide, more].concat());
+        let summary: serde_json::Value =
+            serde_json::from_slice(&std::fs::read(run.join("summary.json")).unwrap()).unwrap();
+        summary["train"]["peak_rss_mb"].as_f64().expect("this system tells")
+    };
+    let (whole, chunked) = (peak("whole", &[]), peak("chunked", &["--micro-batch", "16"]));
+    assert!(chunked < 0.5 * whole, "{chunked} MB of {whole} MB");
+}

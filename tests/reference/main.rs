@@ -2,12 +2,15 @@
 //! finite differences.
 
 mod augment;
+mod clip;
 mod files;
 mod linear;
 mod losses;
 mod losses_f64;
 mod optim;
+mod pairs;
 mod paths;
 mod rand_augment;
 mod resnet;
 mod step;
+mod tokenizer;

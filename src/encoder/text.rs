@@ -1,0 +1,89 @@
+//! CLIP's text encoder: token and position embeddings, a causal transformer, the feature at END, a projection.
+
+use super::layers::value_for;
+use super::transformer::{LayerNorm, Transformer};
+use burn::module::{Module, Param};
+use burn::tensor::{Device, Int, Tensor, TensorData, module};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// The text encoder's size; `clip-s` is the paper's.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct TextConfig {
+    pub width: usize,
+    pub layers: usize,
+    pub heads: usize,
+    /// Tokens of a text.
+    pub context: usize,
+    /// Entries of the vocabulary.
+    pub vocabulary: usize,
+    /// Dimension of the embedding that images and texts share.
+    pub output: usize,
+}
+
+impl TextConfig {
+    /// The paper's: width 128, 8 layers of 8 heads, 512 out.
+    pub fn clip_s() -> Self {
+        use crate::text::{CONTEXT, VOCABULARY};
+        Self { width: 128, layers: 8, heads: 8, context: CONTEXT, vocabulary: VOCABULARY, output: 512 }
+    }
+}
+
+#[derive(Module, Debug)]
+pub struct Embedding {
+    weight: Param<Tensor<2>>,
+}
+
+/// Parameters have the names of CLIP's state dict.
+#[derive(Module, Debug)]
+pub struct TextEncoder {
+    positional_embedding: Param<Tensor<2>>,
+    text_projection: Param<Tensor<2>>,
+    transformer: Transformer,
+    token_embedding: Embedding,
+    ln_final: LayerNorm,
+}
+
+impl TextEncoder {
+    /// Weights are zero until [`super::import`] or an initialisation fills them.
+    pub fn new(config: &TextConfig, device: &Device) -> Self {
+        let zeros = |rows, columns| Param::from_tensor(Tensor::zeros([rows, columns], device));
+        Self {
+            positional_embedding: zeros(config.context, config.width),
+            text_projection: zeros(config.width, config.output),
+            transformer: Transformer::new(config.width, config.layers, config.heads, device),
+            token_embedding: Embedding { weight: zeros(config.vocabulary, config.width) },
+            ln_final: LayerNorm::new(config.width, device),
+        }
+    }
+
+    /// Texts of `context` ids each, and where each text ends → embeddings `[N, output]`, not normalised.
+    ///
+    /// # Panics
+    /// If an id is not in the vocabulary, or the ids are not a whole number of texts.
+    pub fn forward(&self, ids: &[u32], ends: &[usize], device: &Device) -> Tensor<2> {
+        let like = Tensor::<1>::zeros([1], device);
+        let (tokens, positions) =
+            (value_for(&self.token_embedding.weight, &like), value_for(&self.positional_embedding, &like));
+        let ([vocabulary, width], [context, _], texts) = (tokens.dims(), positions.dims(), ends.len());
+        assert_eq!(ids.len(), texts * context, "every text has {context} ids");
+        assert!(ids.iter().all(|&id| (id as usize) < vocabulary), "ids are below {vocabulary}");
+        let ids: Vec<i32> = ids.iter().map(|&id| id as i32).collect();
+        let ids = Tensor::<2, Int>::from_data(TensorData::new(ids, [texts, context]), device);
+        let x = module::embedding(tokens, ids) + positions.unsqueeze();
+        let x = self.ln_final.forward(self.transformer.forward(x, Some(causal_mask(context, device))));
+        // The feature at END.
+        let rows: Vec<i32> = ends.iter().enumerate().map(|(text, end)| (text * context + end) as i32).collect();
+        let rows = Tensor::<1, Int>::from_data(TensorData::new(rows, [texts]), device);
+        let features = x.reshape([texts * context, width]).select(0, rows);
+        features.matmul(value_for(&self.text_projection, &like))
+    }
+}
+
+/// 0 where a token may look, −∞ at later tokens. `[L, L]`
+fn causal_mask(length: usize, device: &Device) -> Tensor<2> {
+    let entry = |k: usize| if k % length > k / length { f32::NEG_INFINITY } else { 0.0 };
+    let values: Vec<f32> = (0..length * length).map(entry).collect();
+    Tensor::from_data(TensorData::new(values, [length, length]), device)
+}

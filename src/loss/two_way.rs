@@ -1,0 +1,174 @@
+//! Two-way SogCLR for image–text pairs: moving averages u^I of every image's normaliser over the texts and u^T of every
+//! text's over the images. With cosine γ this is FastCLIP v1, with individual temperatures iSogCLR and FastCLIP v2, with
+//! one learned temperature FastCLIP v3.
+//!
+//! loss = 1/(2B) Σ_i [ −2s_ii + Σ_j sg(exp(s_ij/τ)/(n·u^I_i))·s_ij + Σ_j sg(exp(s_ji/τ)/(n·u^T_i))·s_ji ], j ≠ i and n = B−1,
+//! or all j and n = B with `include_positive`.
+
+use super::pairs::{PairAnchor, Pairs, Side};
+use super::{Gamma, Individual, Loss, LossError, LossInput, LossOutput};
+use crate::math::{log_add_exp, log_mix};
+use crate::state::{LOG_U, LOG_U_TEXT, StateUpdate, TAU, TAU_GRAD, TAU_GRAD_TEXT, TAU_TEXT};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// The learned global temperature among [`LossOutput::parameter_grads`].
+pub const GLOBAL_TAU: &str = "tau";
+
+/// How τ is found.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
+pub enum PairTemperature {
+    /// It stays as it is.
+    Fixed,
+    /// Every image and every text learns its own.
+    Individual(Individual),
+    /// One τ is learned for all: the objective gains 2ρτ.
+    Global {
+        /// ρ: the larger, the lower the temperature.
+        rho: f64,
+    },
+}
+
+#[derive(Clone, Debug)]
+pub struct TwoWay {
+    pub temperature: f64,
+    pub learned: PairTemperature,
+    pub gamma: Gamma,
+    /// Sum over the matched pair as well, as the paper prints the objective.
+    pub include_positive: bool,
+}
+
+/// What one side keeps of its anchors.
+struct Half {
+    tau: Vec<f64>,
+    positive: Vec<f64>,
+    /// ln ĝ
+    log_g: Vec<f64>,
+    /// Σ_j softmax_j·s_j over what ĝ sums
+    pushed: Vec<f64>,
+    /// ln u after this step
+    log_u: Vec<f64>,
+}
+
+impl Half {
+    /// ĝ/u, how much anchor i's push counts.
+    fn weight(&self, i: usize) -> f64 {
+        (self.log_g[i] - self.log_u[i]).exp()
+    }
+
+    /// ∂F/∂τ_i = ln u_i + ρ − ĝ/u·Σ_j softmax_j·s_j/τ_i
+    fn tau_gradient(&self, i: usize, rho: f64) -> f64 {
+        self.log_u[i] + rho - self.weight(i) * self.pushed[i] / self.tau[i]
+    }
+}
+
+/// The state of one side: ln u, τ and the average of its gradient.
+fn columns(side: Side) -> [&'static str; 3] {
+    match side {
+        Side::Image => [LOG_U, TAU, TAU_GRAD],
+        Side::Text => [LOG_U_TEXT, TAU_TEXT, TAU_GRAD_TEXT],
+    }
+}
+
+impl TwoWay {
+    fn half(&self, pairs: &Pairs, side: Side, input: &LossInput) -> Half {
+        let [log_u_name, tau_name, _] = columns(side);
+        let own_tau = |&id: &usize| match self.learned {
+            PairTemperature::Individual(_) => input.state.seen(tau_name, id).unwrap_or(self.temperature),
+            _ => self.temperature,
+        };
+        let tau: Vec<f64> = input.ids.iter().map(own_tau).collect();
+        let anchors = pairs.anchors(side, |i| tau[i]);
+        let summed = |(a, tau): (&PairAnchor, &f64)| {
+            if !self.include_positive {
+                return (a.negatives.log_sum, a.negatives.mean);
+            }
+            let log_sum = log_add_exp(a.negatives.log_sum, a.positive / tau);
+            let share = (a.positive / tau - log_sum).exp();
+            (log_sum, share * a.positive + (1.0 - share) * a.negatives.mean)
+        };
+        let (log_sums, pushed): (Vec<f64>, Vec<f64>) = anchors.iter().zip(&tau).map(summed).unzip();
+        let log_g: Vec<f64> = log_sums.iter().map(|log_sum| log_sum - self.log_count(pairs)).collect();
+        // u_i ← (1−γ)u_i + γĝ_i; an unseen sample's u is its ĝ
+        let update = |(&id, &log_g): (&usize, &f64)| match input.state.seen(log_u_name, id) {
+            Some(old) => log_mix(old, log_g, self.gamma.at(input.epoch, old)),
+            None => log_g,
+        };
+        let log_u = input.ids.iter().zip(&log_g).map(update).collect();
+        Half { tau, positive: anchors.iter().map(|a| a.positive).collect(), log_g, pushed, log_u }
+    }
+
+    /// ln n
+    fn log_count(&self, pairs: &Pairs) -> f64 {
+        ((pairs.len() - usize::from(!self.include_positive)) as f64).ln()
+    }
+
+    /// The new state of one side.
+    fn update(&self, side: Side, half: &Half, input: &LossInput) -> Vec<(&'static str, Vec<f32>)> {
+        let [log_u_name, tau_name, grad_name] = columns(side);
+        let mut new = vec![(log_u_name, half.log_u.iter().map(|&v| v as f32).collect())];
+        if let PairTemperature::Individual(individual) = &self.learned {
+            let (mut taus, mut averages) = (Vec::new(), Vec::new());
+            for (i, &id) in input.ids.iter().enumerate() {
+                let old = input.state.seen(grad_name, id).unwrap_or(0.0);
+                let (tau, average) = individual.moved(half.tau[i], old, half.tau_gradient(i, individual.rho));
+                taus.push(tau as f32);
+                averages.push(average as f32);
+            }
+            new.extend([(tau_name, taus), (grad_name, averages)]);
+        }
+        new
+    }
+}
+
+impl Loss for TwoWay {
+    fn columns(&self) -> &'static [&'static str] {
+        match self.learned {
+            PairTemperature::Individual(_) => &[LOG_U, TAU, TAU_GRAD, LOG_U_TEXT, TAU_TEXT, TAU_GRAD_TEXT],
+            _ => &[LOG_U, LOG_U_TEXT],
+        }
+    }
+
+    fn forward(&self, input: &LossInput) -> Result<LossOutput, LossError> {
+        let pairs = Pairs::new(input)?;
+        let halves = Side::BOTH.map(|side| self.half(&pairs, side, input));
+        let mean = 0.5 / pairs.len() as f64;
+        let rho = match self.learned {
+            PairTemperature::Fixed => 0.0,
+            PairTemperature::Individual(Individual { rho, .. }) | PairTemperature::Global { rho } => rho,
+        };
+        let (mut loss, mut objective, mut tau_grad) = (0.0, 0.0, 0.0);
+        for half in &halves {
+            for i in 0..pairs.len() {
+                loss += mean * (-half.positive[i] + half.weight(i) * half.pushed[i]);
+                objective += mean * (-half.positive[i] + half.tau[i] * (half.log_u[i] + rho));
+                tau_grad += mean * half.tau_gradient(i, rho);
+            }
+        }
+
+        let log_count = self.log_count(&pairs);
+        let inverse_tau =
+            halves.each_ref().map(|half| half.tau.iter().map(|tau| (1.0 / tau) as f32).collect::<Vec<_>>());
+        let offset =
+            halves.each_ref().map(|half| half.log_u.iter().map(|u| -(u + log_count) as f32).collect::<Vec<_>>());
+        let ([image_tau, text_tau], [image_offset, text_offset]) = (&inverse_tau, &offset);
+        let grads = pairs.softmax_gradient([image_tau, text_tau], [image_offset, text_offset], mean as f32, |i, s| {
+            let pushed = |tau: &[f32], offset: &[f32]| (s * tau[i] + offset[i]).exp();
+            let push = match self.include_positive {
+                true => pushed(image_tau, image_offset) + pushed(text_tau, text_offset),
+                false => 0.0,
+            };
+            mean as f32 * (push - 2.0)
+        });
+        let columns = Side::BOTH.iter().zip(&halves).flat_map(|(side, half)| self.update(*side, half, input)).collect();
+        let is_global = matches!(self.learned, PairTemperature::Global { .. });
+        Ok(LossOutput {
+            loss,
+            objective,
+            grads,
+            parameter_grads: if is_global { vec![(GLOBAL_TAU, tau_grad)] } else { Vec::new() },
+            update: StateUpdate { ids: input.ids.to_vec(), columns },
+        })
+    }
+}

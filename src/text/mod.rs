@@ -1,0 +1,5 @@
+//! Texts of image–text pairs: from a caption to token ids.
+
+mod tokenizer;
+
+pub use tokenizer::{CONTEXT, END, START, Tokenizer, VOCABULARY};
