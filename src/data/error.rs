@@ -21,6 +21,13 @@ pub enum DataError {
          or leave them out with --set data.skip_bad=true"
     )]
     BadImages { count: usize, total: usize, first: String },
+    #[error("{0} holds no pairs of image and caption")]
+    NoPairs(String),
+    #[error(
+        "{count} of {total} captions cannot be used, first {first}: repair the file, \
+         or leave them out with --set data.skip_bad=true"
+    )]
+    BadPairs { count: usize, total: usize, first: String },
     #[error("{path} names class {class:?}, which the data does not have (it has {known})")]
     UnknownClass { path: PathBuf, class: String, known: String },
     #[error("{0} has no labels: put the images of each class into a folder of its own")]

@@ -9,10 +9,10 @@ use std::time::UNIX_EPOCH;
 
 const EXTENSIONS: [&str; 6] = ["jpg", "jpeg", "png", "webp", "gif", "bmp"];
 
-struct FolderImages {
-    root: PathBuf,
-    /// Relative to `root`, sorted.
-    files: Vec<PathBuf>,
+pub(super) struct FolderImages {
+    pub root: PathBuf,
+    /// Relative to `root`.
+    pub files: Vec<PathBuf>,
 }
 
 impl FolderImages {
@@ -117,7 +117,7 @@ fn list(root: &Path) -> Result<Vec<PathBuf>, DataError> {
     Ok(files)
 }
 
-fn is_image(path: &Path) -> bool {
+pub(super) fn is_image(path: &Path) -> bool {
     let extension = path.extension().unwrap_or_default().to_string_lossy().to_lowercase();
     EXTENSIONS.contains(&extension.as_str())
 }

@@ -3,6 +3,7 @@
 //!
 //! Adding a format: a new file with an `open` function, and one line in `FORMATS`.
 
+mod archive;
 mod cifar;
 mod embedded;
 mod error;
@@ -11,12 +12,14 @@ mod idx;
 mod image;
 mod manifest;
 mod memory;
+pub mod pairs;
 mod subset;
 
 pub use self::image::Image;
 pub use error::DataError;
 pub use manifest::{Manifest, ManifestEntry};
 
+use crate::math::{Purpose, SampleRng};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
@@ -75,13 +78,21 @@ pub struct Split {
     source: Arc<dyn Source>,
     /// Class of every image of the source.
     labels: Option<Arc<Vec<u32>>>,
+    /// Captions of every image of the source.
+    captions: Option<Arc<Vec<Vec<String>>>>,
     rows: Vec<usize>,
 }
 
 impl Split {
     pub fn new(source: Arc<dyn Source>, labels: Option<Vec<u32>>) -> Self {
         let rows = (0..source.count()).collect();
-        Self { source, labels: labels.map(Arc::new), rows }
+        Self { source, labels: labels.map(Arc::new), captions: None, rows }
+    }
+
+    /// One or more captions for each image of the source.
+    pub fn with_captions(self, captions: Vec<Vec<String>>) -> Self {
+        assert_eq!(captions.len(), self.source.count(), "captions for every image");
+        Self { captions: Some(Arc::new(captions)), ..self }
     }
 
     pub fn len(&self) -> usize {
@@ -102,6 +113,18 @@ impl Split {
 
     pub fn label(&self, id: usize) -> Option<u32> {
         self.labels.as_ref().map(|labels| labels[self.rows[id]])
+    }
+
+    /// The captions of an image; none where the data has no text.
+    pub fn captions(&self, id: usize) -> &[String] {
+        self.captions.as_ref().map_or(&[], |captions| &captions[self.rows[id]])
+    }
+
+    /// The caption that `epoch` draws for an image, a function of (seed, epoch, image).
+    pub fn caption(&self, id: usize, seed: u64, epoch: usize) -> Option<&str> {
+        let all = self.captions(id);
+        let mut rng = SampleRng::new(seed, Purpose::Caption, epoch as u64, id as u64, 0);
+        all.get(rng.uniform(0.0, all.len() as f64) as usize).map(String::as_str)
     }
 
     pub fn is_labelled(&self) -> bool {

@@ -13,6 +13,7 @@ pub enum Purpose {
     Subset = 4,
     LinearEval = 5,
     Keys = 6,
+    Caption = 7,
 }
 
 /// A ChaCha8 stream whose 256-bit key is the identity of what it decides.
