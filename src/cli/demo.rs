@@ -15,7 +15,7 @@ use std::time::Instant;
 /// The demo's recipe: small enough for two CPU cores in two minutes, long enough for u to be visited 12 times.
 const RECIPE: &str = include_str!("../../recipes/demo.toml");
 
-/// See it work: two minutes on two cores.
+/// See it work: about a minute on two cores.
 ///
 /// Trains SogCLR and SimCLR with the same seed and budget on 2,000 embedded Fashion-MNIST images at batch 32, measures
 /// both and the untrained encoder on 2,000 test images, and prints one table.

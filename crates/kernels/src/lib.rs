@@ -1,6 +1,7 @@
 //! CPU kernels for contrastive training of ResNets: convolutions, batch norm and pooling with their gradients, on
-//! channel-last activations `[n, h, w, c]`, and the exponentials of a row of similarities. AVX-512, AVX2 or plain Rust, chosen at run time; parallel over rayon; the same bytes for any number
-//! of threads. Knows nothing of tensors or autodiff.
+//! channel-last activations `[n, h, w, c]`, and the exponentials of a row of similarities. AVX-512, AVX2 or plain Rust,
+//! chosen at run time; parallel over rayon; the same bytes for any number of threads. Knows nothing of tensors or
+//! autodiff.
 
 // Registers are arrays indexed by the row of a tile, and one macro serves tiles of any height.
 #![allow(clippy::needless_range_loop, clippy::int_plus_one)]
