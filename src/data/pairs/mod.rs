@@ -1,6 +1,6 @@
 //! Images with captions. A sample is an image with all of its captions, in the order in which the file names it.
 //!
-//! Adding a format: a new file with a function that gives [`Named`] captions, and one line in [`open`].
+//! Adding a format: a new file with a function that gives the captions with their images, and one line in [`open`].
 
 mod emoji;
 mod flickr;
