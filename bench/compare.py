@@ -1,5 +1,5 @@
-"""Runs each step in PyTorch (eager, channels_last) and in sogclr in turn, then each loss alone, and prints medians and
-their ratio."""
+"""Runs each step, of two views and of image–text pairs, in PyTorch (eager, channels_last) and in sogclr in turn, then
+each loss alone, and prints medians and their ratio."""
 
 import argparse
 import json
@@ -13,6 +13,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 # encoder, batch (half the views), image size, timed steps per run
 STEPS = [("resnet20", 64, 32, 12), ("resnet18", 32, 32, 5), ("resnet50", 4, 224, 4)]
+# encoder, batch (the pairs), image size, timed steps per run
+PAIRS = [("clip-xs", 32, 64, 10), ("clip-xs", 128, 64, 5), ("clip-s", 16, 224, 4)]
 # method, batch
 LOSSES = [(method, batch) for method in ["sogclr", "simclr"] for batch in [32, 64, 128, 256, 512, 1024, 2048, 4096]]
 DIM = 128
@@ -20,18 +22,45 @@ MODES = ["sogclr", "eager", "channels_last"]
 FIGURES = ["views_per_s", "step_ms_median", "cpu_s_per_step", "peak_rss_mb"]
 
 
-def command(mode, encoder, batch, size, steps, threads):
+def command(script, mode, encoder, batch, size, steps, threads):
     work = ["--encoder", encoder, "--batch", batch, "--image-size", size, "--steps", steps, "--threads", threads]
     if mode == "sogclr":
         program = [ROOT / "target/release/sogclr", "bench", "step", "--json"]
     else:
-        program = [sys.executable, ROOT / "bench/torch_step.py"] + ["--channels-last"] * (mode == "channels_last")
+        program = [sys.executable, ROOT / "bench" / script] + ["--channels-last"] * (mode == "channels_last")
     return program + work
 
 
 def run(words):
     out = subprocess.run([str(w) for w in words], check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     return json.loads(out.stdout)
+
+
+def alternate(work, script, unit, label, rounds, threads):
+    """Each step in every mode in turn, `rounds` times, against `script`; the faster layout of PyTorch is the peer."""
+    print(f"| step | mode | {unit}/s | ms | CPU s | peak MB | ratio of {unit}/s, lowest to highest round | memory |")
+    print("|---|---|---|---|---|---|---|---|")
+    results = {}
+    for encoder, batch, size, steps in work:
+        runs = {mode: [] for mode in MODES}
+        for _ in range(rounds):
+            for mode in MODES:
+                runs[mode].append(run(command(script, mode, encoder, batch, size, steps, threads)))
+        median = {mode: {f: statistics.median(run[f] for run in runs[mode]) for f in FIGURES} for mode in MODES}
+        peer = max(MODES[1:], key=lambda mode: median[mode]["views_per_s"])
+        speeds = sorted(a["views_per_s"] / b["views_per_s"] for a, b in zip(runs["sogclr"], runs[peer]))
+        ratio = {f: median["sogclr"][f] / median[peer][f] for f in FIGURES}
+        name = f"{encoder}, {label.format(batch)} of {size}²"
+        results[name] = {"runs": runs, "median": median, "peer": peer, "ratio": ratio}
+        for mode in MODES:
+            m = median[mode]
+            speed, memory = "", ""
+            if mode == "sogclr":
+                speed = f"**{ratio['views_per_s']:.2f}** ({speeds[0]:.2f}–{speeds[-1]:.2f}) of {peer}"
+                memory = f"{ratio['peak_rss_mb']:.2f}"
+            cells = [name, mode, f"{m['views_per_s']:.1f}", f"{m['step_ms_median']:.0f}", f"{m['cpu_s_per_step']:.2f}"]
+            print("| " + " | ".join(cells + [f"{m['peak_rss_mb']:.0f}", speed, memory]) + " |", flush=True)
+    return results
 
 
 def losses(rounds, threads):
@@ -72,35 +101,17 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--only", choices=[step[0] for step in STEPS] + ["losses"])
+    parser.add_argument("--only", choices=[step[0] for step in STEPS] + ["pairs", "losses"])
     args = parser.parse_args()
 
     results = {"date": date.today().isoformat(), "cpu": cpu_name(), "threads": args.threads, "rounds": args.rounds}
     print(f"{results['date']}, {results['cpu']}, {args.threads} threads, medians of {args.rounds} alternate runs\n")
-    if args.only != "losses":
-        print("| step | mode | views/s | ms | CPU s | peak MB | ratio of views/s, lowest to highest round | memory |")
-        print("|---|---|---|---|---|---|---|---|")
-    for encoder, batch, size, steps in STEPS:
-        if args.only not in (None, encoder):
-            continue
-        runs = {mode: [] for mode in MODES}
-        for _ in range(args.rounds):
-            for mode in MODES:
-                runs[mode].append(run(command(mode, encoder, batch, size, steps, args.threads)))
-        median = {mode: {f: statistics.median(run[f] for run in runs[mode]) for f in FIGURES} for mode in MODES}
-        peer = max(MODES[1:], key=lambda mode: median[mode]["views_per_s"])
-        rounds = sorted(a["views_per_s"] / b["views_per_s"] for a, b in zip(runs["sogclr"], runs[peer]))
-        ratio = {f: median["sogclr"][f] / median[peer][f] for f in FIGURES}
-        name = f"{encoder}, 2x{batch} views of {size}²"
-        results[name] = {"runs": runs, "median": median, "peer": peer, "ratio": ratio}
-        for mode in MODES:
-            m = median[mode]
-            speed, memory = "", ""
-            if mode == "sogclr":
-                speed = f"**{ratio['views_per_s']:.2f}** ({rounds[0]:.2f}–{rounds[-1]:.2f}) of {peer}"
-                memory = f"{ratio['peak_rss_mb']:.2f}"
-            cells = [name, mode, f"{m['views_per_s']:.1f}", f"{m['step_ms_median']:.0f}", f"{m['cpu_s_per_step']:.2f}"]
-            print("| " + " | ".join(cells + [f"{m['peak_rss_mb']:.0f}", speed, memory]) + " |", flush=True)
+    steps = [step for step in STEPS if args.only in (None, step[0])]
+    if steps:
+        results |= alternate(steps, "torch_step.py", "views", "2x{} views", args.rounds, args.threads)
+    if args.only in (None, "pairs"):
+        print("\nImage–text pairs; PyTorch computes all 77 tokens of a text, sogclr up to the longest of the batch:\n")
+        results |= alternate(PAIRS, "torch_clip_step.py", "pairs", "{} pairs", args.rounds, args.threads)
     if args.only in (None, "losses"):
         results["losses"] = losses(args.rounds, args.threads)
     folder = ROOT / "target/bench"

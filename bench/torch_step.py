@@ -51,23 +51,45 @@ def sogclr_loss(h, ids, u):
     return (-positive + (weight * s).sum(1)).mean()
 
 
-def main():
+def arguments(encoders):
     parser = argparse.ArgumentParser()
-    parser.add_argument("--encoder", choices=ENCODERS, required=True)
+    parser.add_argument("--encoder", choices=encoders, required=True)
     parser.add_argument("--batch", type=int, required=True)
     parser.add_argument("--image-size", type=int, required=True)
     parser.add_argument("--steps", type=int, required=True)
     parser.add_argument("--threads", type=int, required=True)
     parser.add_argument("--channels-last", action="store_true")
     args = parser.parse_args()
+    args.layout = torch.channels_last if args.channels_last else torch.contiguous_format
     torch.set_num_threads(args.threads)
     torch.manual_seed(0)
+    return args
 
+
+def report(step, steps, views):
+    """Three steps that are not counted, then `steps` of `views` each, as one JSON line."""
+    for _ in range(3):
+        step()
+    wall, cpu = [], time.process_time()
+    for _ in range(steps):
+        start = time.perf_counter()
+        step()
+        wall.append(time.perf_counter() - start)
+    median = statistics.median(wall)
+    figures = {
+        "views_per_s": views / median,
+        "step_ms_median": 1e3 * median,
+        "cpu_s_per_step": (time.process_time() - cpu) / steps,
+        "peak_rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+    }
+    print(json.dumps(figures))
+
+
+def main():
+    args = arguments(ENCODERS)
     build, features = ENCODERS[args.encoder]
-    model = nn.Sequential(build(), head(features)).train()
-    layout = torch.channels_last if args.channels_last else torch.contiguous_format
-    model = model.to(memory_format=layout)
-    x = torch.randn(2 * args.batch, 3, args.image_size, args.image_size).to(memory_format=layout)
+    model = nn.Sequential(build(), head(features)).train().to(memory_format=args.layout)
+    x = torch.randn(2 * args.batch, 3, args.image_size, args.image_size).to(memory_format=args.layout)
     ids = torch.arange(args.batch)
     u = torch.full((SAMPLES,), torch.nan)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, weight_decay=1e-4)
@@ -77,21 +99,7 @@ def main():
         sogclr_loss(model(x), ids, u).backward()
         optimizer.step()
 
-    for _ in range(3):
-        step()
-    wall, cpu = [], time.process_time()
-    for _ in range(args.steps):
-        start = time.perf_counter()
-        step()
-        wall.append(time.perf_counter() - start)
-    median = statistics.median(wall)
-    report = {
-        "views_per_s": 2 * args.batch / median,
-        "step_ms_median": 1e3 * median,
-        "cpu_s_per_step": (time.process_time() - cpu) / args.steps,
-        "peak_rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
-    }
-    print(json.dumps(report))
+    report(step, args.steps, 2 * args.batch)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
-"""clip.safetensors, clip.json: CLIP's two encoders as open_clip builds them, with hash-valued weights: outputs and
-gradient projections of a small configuration, parameter counts of CLIP-S."""
+"""clip.safetensors, clip.json: CLIP's encoders (modified ResNet, vision transformer, text transformer) as open_clip
+builds them, with hash-valued weights: outputs and gradient projections of small configurations, parameter counts of
+CLIP-S."""
 
 import torch
 from open_clip.model import CLIP
@@ -10,10 +11,12 @@ SMALL = {"embed_dim": 24, "layers": [1, 2, 1, 1], "width": 16, "image_size": 64,
          "text_layers": 2, "context": 12, "vocabulary": 50}
 CLIP_S = {"embed_dim": 512, "layers": [3, 4, 6, 3], "width": 32, "image_size": 224, "text_width": 128, "text_heads": 8,
           "text_layers": 8, "context": 77, "vocabulary": 49408}
+VIT = {"embed_dim": 24, "layers": 2, "width": 32, "head_width": 8, "patch_size": 8, "image_size": 32}  # text: SMALL's
 
 
 def build(c):
-    vision = {"layers": c["layers"], "width": c["width"], "image_size": c["image_size"]}
+    # four layer counts: modified ResNet; one: vision transformer
+    vision = {key: c[key] for key in ("layers", "width", "head_width", "patch_size", "image_size") if key in c}
     text = {"context_length": c["context"], "vocab_size": c["vocabulary"], "width": c["text_width"],
             "heads": c["text_heads"], "layers": c["text_layers"]}
     return CLIP(c["embed_dim"], vision, text, quick_gelu=True)
@@ -38,6 +41,39 @@ def fill(model):
             value.copy_(new)
 
 
+def probe(name, like):
+    return (like * hashed(name, *like.shape)).sum()
+
+
+def gradients(model):
+    """names, and [g·probe, ‖g‖] of each, of the parameters that have a gradient"""
+    names, rows = [], []
+    for name, value in model.named_parameters():
+        if value.grad is None:
+            continue
+        g = value.grad.double()
+        names.append(name)
+        rows.append(torch.stack([probe("probe." + name, g), g.norm()]))
+    return names, torch.stack(rows)
+
+
+def vit():
+    """the tensors, and the names of the gradients"""
+    model = build(SMALL | VIT).double()
+    fill(model)
+    images = hashed("images.vit", 3, 3, VIT["image_size"], VIT["image_size"])
+    model.eval()
+    with torch.no_grad():
+        out = model.encode_image(images)
+    model.train()
+    image = model.encode_image(images)
+    torch.testing.assert_close(image.detach(), out, rtol=0, atol=1e-12)  # nothing differs in training: one tensor
+    probe("probe.vit", image).backward()
+    names, rows = gradients(model)
+    assert names == [name for name, _ in model.named_parameters() if name.startswith("visual.")]
+    return {"vit.eval": out, "vit.grads": rows}, names
+
+
 def main():
     model = build(SMALL).double()
     fill(model)
@@ -54,23 +90,18 @@ def main():
     model.train()
     image, text = model.encode_image(images), model.encode_text(ids)
     tensors |= {"image.train": image.detach()}
-    probe = lambda name, like: (like * hashed(name, *like.shape)).sum()
     (probe("probe.image", image) + probe("probe.text", text)).backward()
-    names, rows = [], []
-    for name, value in model.named_parameters():
-        if value.grad is None:
-            continue
-        g = value.grad.double()
-        names.append(name)
-        rows.append(torch.stack([(g * hashed("probe." + name, *g.shape).double()).sum(), g.norm()]))
-    tensors["grads"] = torch.stack(rows)
+    names, tensors["grads"] = gradients(model)
+    more, vit_names = vit()
+    tensors |= more
     save_tensors("clip.safetensors", {name: v.float() if v.is_floating_point() else v for name, v in tensors.items()})
 
     whole = build(CLIP_S)
     count = lambda module: sum(p.numel() for p in module.parameters())
     total, vision = count(whole), count(whole.visual)
     counts = {"total": total, "vision": vision, "text": total - vision - 1}
-    save_json("clip.json", {"small": SMALL, "ends": ends, "grads": names, "clip_s": counts})
+    save_json("clip.json", {"small": SMALL, "ends": ends, "grads": names, "clip_s": counts, "vit": VIT,
+                            "vit_grads": vit_names})
 
 
 if __name__ == "__main__":

@@ -61,7 +61,9 @@ def run(case, initial, grads):
     if case["kind"] == "sgd":
         optimiser = torch.optim.SGD(tensors, lr=lr[0], **settings)
     elif case["kind"] == "adamw":
-        optimiser = torch.optim.AdamW(tensors, lr=lr[0], **settings)
+        # Vectors do not decay, as open_clip groups them.
+        decayed, others = [w for w in tensors if w.ndim > 1], [w for w in tensors if w.ndim < 2]
+        optimiser = torch.optim.AdamW([{"params": decayed}, {"params": others, "weight_decay": 0.0}], lr=lr[0], **settings)
     elif case["kind"] == "paper_momentum":
         optimiser = PaperMomentum(tensors, **settings)
     else:

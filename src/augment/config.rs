@@ -18,6 +18,8 @@ pub enum Preset {
     Mocov2,
     /// InfoMin: jitter strength 1, blur and RandAugment.
     Infomin,
+    /// CLIP, for image–text pairs: one crop of nearly the whole image.
+    Clip,
 }
 
 /// `count` crops of one size.
@@ -110,7 +112,7 @@ pub struct AugmentConfig {
 }
 
 impl AugmentConfig {
-    /// The preset's values for two crops of `size` pixels.
+    /// The preset's values for two crops of `size` pixels, or one of image–text pairs.
     pub fn preset(preset: Preset, size: usize) -> Self {
         let jitter = |strength: f64| Jitter {
             probability: 0.8,
@@ -136,10 +138,17 @@ impl AugmentConfig {
                 ([0.2, 1.0], strength, 0.2, blur(0.5), imagenet)
             }
             Preset::Infomin => ([0.2, 1.0], jitter(1.0), 0.2, blur(0.5), imagenet),
+            Preset::Clip => {
+                let none = Jitter { probability: 0.0, ..jitter(0.5) };
+                let statistics = ([0.481_454_7, 0.457_827_5, 0.408_210_7], [0.268_629_5, 0.261_302_6, 0.275_777_1]);
+                ([0.9, 1.0], none, 0.0, blur(0.0), statistics)
+            }
         };
-        let views = vec![CropGroup { count: 2, size, scale }];
+        let is_pairs = preset == Preset::Clip;
+        let views = vec![CropGroup { count: if is_pairs { 1 } else { 2 }, size, scale }];
+        let flip = if is_pairs { 0.0 } else { 0.5 };
         let rand_augment = (preset == Preset::Infomin).then(RandAugment::infomin);
-        Self { preset, views, flip: 0.5, jitter, grey, blur, rand_augment, jigsaw: None, mean, std }
+        Self { preset, views, flip, jitter, grey, blur, rand_augment, jigsaw: None, mean, std }
     }
 
     /// Crops of these counts and sizes. A single size keeps the preset's share of the area; several take multi-crop's.

@@ -1,11 +1,14 @@
 //! Batches of augmented views, made ahead of the step that uses them.
 //!
-//! The order of samples is a function of (seed, epoch) and the pixels of (seed, epoch, sample, view): a run that
+//! The order of samples is a function of (seed, epoch), the pixels of (seed, epoch, sample, view) and the caption of
+//! (seed, epoch, sample): a run that
 //! starts in the middle of an epoch sees exactly what an uninterrupted one would.
 
 mod crops;
+mod texts;
 
 pub use crops::Crops;
+pub use texts::Texts;
 
 use crate::augment::{AugmentConfig, Augmenter};
 use crate::data::{DataError, Split};
@@ -56,6 +59,17 @@ pub struct Batch {
     pub crops: Vec<Crops>,
     /// The tiles of a shuffled jigsaw, where the augmentation makes one.
     pub tiles: Option<Crops>,
+    /// The captions, for image–text pairs.
+    pub texts: Option<Texts>,
+}
+
+/// What is made of a sample.
+#[derive(Clone)]
+pub struct Rendering {
+    pub augment: AugmentConfig,
+    /// Tokens of a caption, for image–text pairs.
+    pub context: Option<usize>,
+    pub seed: u64,
 }
 
 /// Makes batches on a thread of its own, with the pixels computed by the shared pool.
@@ -67,7 +81,7 @@ impl Loader {
     /// Batches from `first_step` to the end of the plan, for rank `rank` of `ranks`.
     pub fn start(
         split: Arc<Split>,
-        augment: AugmentConfig,
+        rendering: Rendering,
         plan: BatchPlan,
         first_step: usize,
         (rank, ranks): (usize, usize),
@@ -84,7 +98,7 @@ impl Loader {
                 let ids = order[first..first + plan.batch].to_vec();
                 let share = plan.batch / ranks;
                 let ours = rank * share..(rank + 1) * share;
-                let batch = render(&split, &augment, plan.seed, step, epoch, ids, ours);
+                let batch = render(&split, &rendering, step, epoch, ids, ours);
                 let failed = batch.is_err();
                 // The receiver is gone once training stops.
                 if sender.send(batch).is_err() || failed {
@@ -103,14 +117,14 @@ impl Loader {
 
 fn render(
     split: &Split,
-    augment: &AugmentConfig,
-    seed: u64,
+    rendering: &Rendering,
     step: usize,
     epoch: usize,
     ids: Vec<usize>,
     ours: Range<usize>,
 ) -> Result<Batch, DataError> {
-    let share = ours.len();
+    let Rendering { augment, context, seed } = rendering;
+    let (share, seed) = (ours.len(), *seed);
     let mut crops: Vec<Crops> = augment.views.iter().map(|group| Crops::new(group.count, group.size, share)).collect();
     let mut tiles = augment.jigsaw.as_ref().map(|jigsaw| {
         let size = augment.views[0].size;
@@ -148,8 +162,9 @@ fn render(
             Ok(())
         },
     )?;
+    let texts = context.map(|context| Texts::draw(split, ours_ids, seed, epoch, context));
     let labels = ids.iter().map(|&id| split.label(id)).collect();
-    Ok(Batch { step, epoch, ids, ours, labels, crops, tiles })
+    Ok(Batch { step, epoch, ids, ours, labels, crops, tiles, texts })
 }
 
 #[cfg(test)]
@@ -163,11 +178,11 @@ mod tests {
         Arc::new(Dataset::open(&config, 0).unwrap().train)
     }
 
-    fn augment() -> AugmentConfig {
+    fn augment() -> Rendering {
         let mut config = AugmentConfig::preset(Preset::Grey, 12);
         config.views.push(CropGroup { count: 1, size: 8, scale: [0.05, 0.14] });
         config.jigsaw = Some(Jigsaw { grid: 3, scale: [0.6, 1.0] });
-        config
+        Rendering { augment: config, context: None, seed: 1 }
     }
 
     fn pixels(batch: &Batch) -> Vec<&[f32]> {
@@ -196,15 +211,15 @@ mod tests {
     fn one_thread_and_three_make_the_same_pixels() {
         let render_with = |threads| {
             let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-            pool.install(|| pixels(&render(&split(), &augment(), 1, 0, 0, (0..10).collect(), 0..10).unwrap()).concat())
+            pool.install(|| pixels(&render(&split(), &augment(), 0, 0, (0..10).collect(), 0..10).unwrap()).concat())
         };
         assert_eq!(render_with(1), render_with(3));
     }
 
     #[test]
     fn ranks_share_the_batch_without_changing_pixels() {
-        let whole = render(&split(), &augment(), 1, 0, 0, (0..8).collect(), 0..8).unwrap();
-        let second = render(&split(), &augment(), 1, 0, 0, (0..8).collect(), 4..8).unwrap();
+        let whole = render(&split(), &augment(), 0, 0, (0..8).collect(), 0..8).unwrap();
+        let second = render(&split(), &augment(), 0, 0, (0..8).collect(), 4..8).unwrap();
         let view = 3 * 12 * 12;
         assert_eq!(
             second.crops[0].pixels[..4 * view],

@@ -28,7 +28,7 @@ pub fn measure_loss(loss: &dyn Loss, batch: usize, dim: usize, repeats: usize) -
     let mut random = |rows: usize| Matrix::from_shape_fn((rows, dim), |_| rng.normal());
     let names = [SetName::View(0), SetName::View(1), SetName::Key(1), SetName::Predictor(0), SetName::Predictor(1)];
     let raw: Vec<(SetName, Matrix)> =
-        names.into_iter().chain([SetName::Jigsaw]).map(|name| (name, random(batch))).collect();
+        names.into_iter().chain([SetName::Jigsaw, SetName::Text]).map(|name| (name, random(batch))).collect();
     let queue = UnitRows::new(random(QUEUE));
     let ids: Vec<usize> = (0..batch).collect();
     let labels: Vec<u32> = (0..batch as u32).map(|id| id % CLASSES).collect();

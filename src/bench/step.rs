@@ -1,14 +1,16 @@
-//! A whole training step on data that is already in memory: two views, forward, SogCLR loss, backward, SGD.
+//! A whole training step on data that is already in memory: two views, forward, SogCLR loss, backward, SGD; or, with a clip
+//! encoder, image–text pairs, the two-way loss and AdamW.
 
 use super::{cpu_seconds, median, peak_rss_mb};
-use crate::batch::{Batch, Crops};
+use crate::batch::{Batch, Crops, Texts};
 use crate::comm::Solo;
-use crate::encoder::{EncoderConfig, HeadConfig, Model};
+use crate::encoder::{Model, ModelConfig};
 use crate::loss::LossError;
 use crate::math::{Purpose, SampleRng};
 use crate::method::{MethodConfig, Parts, Setting};
-use crate::optim::{Optimizer, OptimizerConfig, Sgd};
+use crate::optim::{AdamW, Optimizer, OptimizerConfig, Sgd};
 use crate::state::SampleState;
+use crate::text::{END, START};
 use crate::train::step;
 use burn::tensor::Device;
 use serde::Serialize;
@@ -16,21 +18,21 @@ use std::time::Instant;
 
 /// Samples that have a u; a batch visits the first of them.
 const SAMPLES: usize = 50_000;
-const VIEWS: usize = 2;
+const RATE: f64 = 1e-3;
+/// Tokens of a random text, START and END included.
+const TOKENS: std::ops::Range<usize> = 10..27;
 /// Steps that are not counted.
 pub const WARM_UP: usize = 3;
 
 /// What to measure.
 pub struct StepBench {
-    pub encoder: EncoderConfig,
-    pub head: HeadConfig,
+    pub model: ModelConfig,
     pub batch: usize,
-    pub image_size: usize,
     pub steps: usize,
     pub device: Device,
 }
 
-/// Medians over the steps. A view is one image through the network: 2·batch of them in a step.
+/// Medians over the steps. A view is one image through the network: 2·batch of them in a step, or one for each text.
 #[derive(Clone, Debug, Serialize)]
 pub struct StepReport {
     pub views_per_s: f64,
@@ -43,25 +45,31 @@ pub struct StepReport {
 impl StepBench {
     /// Runs the steps; `done` is called after each.
     pub fn run(&self, mut done: impl FnMut()) -> Result<StepReport, LossError> {
-        let mut model = Model::new(&self.encoder, &self.head, 0, &self.device.clone().autodiff());
-        let sgd = Sgd { momentum: 0.9, nesterov: false, weight_decay: 1e-4 };
-        let mut optimizer = Optimizer::new(OptimizerConfig::Sgd(sgd));
-        let setting = Setting { is_small: false, is_grey: false, samples: SAMPLES, batch: self.batch };
-        let config = MethodConfig::defaults("sogclr", &setting).expect("a known name");
         let device = self.device.clone().autodiff();
-        let mut method = config.spec().build(&Parts { encoder: &self.encoder, head: &self.head, seed: 0, device });
+        let mut model = Model::new(&self.model, 0, &device);
+        let has_text = self.model.text.is_some();
+        let mut optimizer = Optimizer::new(match has_text {
+            true => OptimizerConfig::Adamw(AdamW { beta1: 0.9, beta2: 0.98, epsilon: 1e-6, weight_decay: 0.1 }),
+            false => OptimizerConfig::Sgd(Sgd { momentum: 0.9, nesterov: false, weight_decay: 1e-4 }),
+        });
+        let (samples, batch) = (SAMPLES, self.batch);
+        let setting = Setting { is_small: false, is_grey: false, has_text, samples, batch, epochs: 1 };
+        let config = MethodConfig::named("sogclr", &setting).expect("a known name");
+        let mut method = config.spec().build(&Parts { model: &self.model, seed: 0, device });
         let mut state = SampleState::new(SAMPLES.max(self.batch), method.loss().columns());
         let mut rng = SampleRng::new(0, Purpose::Augment, 0, 0, 0);
-        let count = VIEWS * self.batch * 3 * self.image_size * self.image_size;
-        let pixels: Vec<f32> = (0..count).map(|_| rng.uniform(-2.0, 2.0) as f32).collect();
+        let (views, size) = (if has_text { 1 } else { 2 }, self.model.image_size);
+        let pixels: Vec<f32> = (0..views * batch * 3 * size * size).map(|_| rng.uniform(-2.0, 2.0) as f32).collect();
+        let texts = self.model.text.as_ref().map(|text| random_texts(batch, text.context, &mut rng));
         let mut batch = Batch {
             step: 0,
             epoch: 0,
             ids: (0..self.batch).collect(),
             ours: 0..self.batch,
             labels: None,
-            crops: vec![Crops { count: VIEWS, size: self.image_size, pixels }],
+            crops: vec![Crops { count: views, size, pixels }],
             tiles: None,
+            texts,
         };
         let mut times = Vec::with_capacity(self.steps);
         let mut cpu = None;
@@ -71,7 +79,7 @@ impl StepBench {
             }
             batch.step = index;
             let start = Instant::now();
-            (model, _) = step(model, &mut optimizer, &mut *method, &mut state, &batch, self.batch, &Solo, 0.01)?;
+            (model, _) = step(model, &mut optimizer, &mut *method, &mut state, &batch, self.batch, &Solo, RATE)?;
             if index >= WARM_UP {
                 times.push(start.elapsed().as_secs_f64());
             }
@@ -79,10 +87,24 @@ impl StepBench {
         }
         let median = median(times);
         Ok(StepReport {
-            views_per_s: (VIEWS * self.batch) as f64 / median,
+            views_per_s: (views * self.batch) as f64 / median,
             step_ms_median: 1e3 * median,
             cpu_s_per_step: cpu.zip(cpu_seconds()).map(|(before, after)| (after - before) / self.steps as f64),
             peak_rss_mb: peak_rss_mb(),
         })
     }
+}
+
+/// Texts of random words, as long as captions are.
+fn random_texts(count: usize, context: usize, rng: &mut SampleRng) -> Texts {
+    let (mut ids, mut ends) = (Vec::new(), Vec::new());
+    for _ in 0..count {
+        let length = (rng.uniform(TOKENS.start as f64, TOKENS.end as f64) as usize).min(context);
+        let mut text = vec![0; context];
+        text[..length].fill_with(|| rng.uniform(300.0, 40_000.0) as u32);
+        (text[0], text[length - 1]) = (START, END);
+        ids.extend(text);
+        ends.push(length - 1);
+    }
+    Texts { context, ids, ends }
 }

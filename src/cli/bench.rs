@@ -4,7 +4,7 @@ use super::error::CliError;
 use super::progress::counter;
 use crate::bench::{StepBench, WARM_UP, measure_kernels, measure_loss};
 use crate::config::DeviceName;
-use crate::encoder::{EncoderConfig, EncoderName, HeadConfig};
+use crate::encoder::{EncoderConfig, EncoderName, HeadConfig, ModelConfig};
 use crate::method::{MethodConfig, Setting};
 use crate::report::table;
 use crate::train::open_device;
@@ -20,7 +20,7 @@ pub enum Bench {
 
 #[derive(Args)]
 struct Work {
-    /// resnet8, 14, 20, 32, 56 (small images), resnet18, 34, 50, 101 or 152
+    /// resnet8, 14, 20, 32, 56 (small images), resnet18, 34, 50, 101, 152; clip-s, clip-xs or clip-vit-xs
     #[arg(long, value_name = "NAME", default_value = "resnet20")]
     encoder: EncoderName,
     /// Images in a step; each has two views
@@ -45,14 +45,18 @@ impl Work {
         if self.image_size < 8 {
             return Err(CliError::Input(format!("--image-size is {}: use at least 8 pixels", self.image_size)));
         }
-        Ok(EncoderConfig::for_size(self.encoder, self.image_size))
+        let encoder = EncoderConfig::for_size(self.encoder, self.image_size);
+        let wrong = |(_, problem): (&str, String)| CliError::Input(format!("--encoder {problem}"));
+        encoder.check(self.image_size).map_err(wrong)?;
+        Ok(encoder)
     }
 }
 
 /// Time a whole training step: two views, forward, SogCLR loss, backward and SGD, on random images in memory.
 ///
-/// `views_per_s` counts images through the network, two for each image of the batch. bench/compare runs the same step
-/// in PyTorch beside it.
+/// With a clip encoder it is a step on image–text pairs: images and texts of 8 to 24 words, the two-way loss and AdamW.
+/// `views_per_s` counts images through the network, two for each image of the batch, or one for each pair. bench/compare
+/// runs the same step in PyTorch beside it.
 #[derive(Args)]
 pub struct Step {
     #[command(flatten)]
@@ -80,6 +84,9 @@ pub struct LossBench {
     /// Any method that `sogclr pretrain --method` knows
     #[arg(long, value_name = "NAME", default_value = "sogclr")]
     method: String,
+    /// Image–text pairs in place of two views
+    #[arg(long)]
+    pairs: bool,
     /// Samples in the batch; each has two views
     #[arg(long, value_name = "B", default_value_t = 256)]
     batch: usize,
@@ -110,11 +117,10 @@ impl LossBench {
         if batch < 2 || dim == 0 || self.repeats == 0 {
             return Err(CliError::Input("--batch must be at least 2, --dim and --repeats at least 1".into()));
         }
-        let setting = Setting { is_small: false, is_grey: false, samples: batch, batch };
-        let method = MethodConfig::defaults(&self.method, &setting).ok_or_else(|| {
-            let known = MethodConfig::NAMES.join(", ");
-            CliError::Input(format!("--method {:?}: known methods are {known}", self.method))
-        })?;
+        let has_text = self.pairs;
+        let setting = Setting { is_small: false, is_grey: false, has_text, samples: batch, batch, epochs: 1 };
+        let method = MethodConfig::named(&self.method, &setting)
+            .map_err(|problem| CliError::Input(format!("--method {:?}: {problem}", self.method)))?;
         // On a thread of the pool, as in a training step.
         let report = rayon::scope(|_| measure_loss(method.spec().loss().as_ref(), batch, dim, self.repeats))
             .map_err(|error| CliError::Failed(error.to_string()))?;
@@ -139,11 +145,17 @@ impl Step {
         if self.steps == 0 {
             return Err(CliError::Input("--steps is 0: time at least 1 step".into()));
         }
-        let head = HeadConfig::for_features(encoder.feature_dim());
+        let is_clip = encoder.is_clip();
+        let model = ModelConfig {
+            head: (!is_clip).then(|| HeadConfig::for_features(encoder.feature_dim())),
+            text: is_clip.then(|| encoder.text()),
+            image_size: self.work.image_size,
+            encoder,
+        };
         let device = open_device(self.work.device)?;
         let (batch, image_size) = (self.work.batch, self.work.image_size);
         let bar = counter("steps", self.steps + WARM_UP);
-        let bench = StepBench { encoder, head, batch, image_size, steps: self.steps, device };
+        let bench = StepBench { model, batch, steps: self.steps, device };
         let report = bench.run(|| bar.inc(1)).map_err(|error| CliError::Failed(error.to_string()))?;
         bar.finish_and_clear();
         if self.work.json {
@@ -177,6 +189,9 @@ impl Kernels {
         let encoder = self.work.check()?;
         if !self.work.device.is_cpu() {
             return Err(CliError::Input("only the CPU has kernels to measure: use --device cpu or cpu-exact".into()));
+        }
+        if encoder.is_clip() {
+            return Err(CliError::Input("kernels are measured for ResNets: use --encoder resnet50".into()));
         }
         open_device(self.work.device)?;
         let shapes = encoder.convolutions(self.work.image_size).len();

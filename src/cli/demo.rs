@@ -1,7 +1,9 @@
-//! `sogclr demo`: SogCLR and SimCLR at batch 32 on the embedded images, beside the untrained encoder.
+//! `sogclr demo`: SogCLR and SimCLR at batch 32 on the embedded images, beside the untrained encoder; or SogCLR and CLIP on
+//! the embedded image–text pairs.
 
 use super::error::CliError;
 use super::eval::{linear_and_knn, load_encoder, open_run_data};
+use super::eval_pairs::{Encoders, held_out_pairs, recall_cells};
 use super::pretrain::{Verbosity, prepare, refuse_existing, stop_on_ctrl_c, train};
 use crate::config::{Overrides, RunConfig};
 use crate::eval::{Accuracy, FrozenEncoder};
@@ -10,17 +12,25 @@ use crate::train::{Outcome, Run, open_device};
 use clap::Args;
 use serde_json::json;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 /// The demo's recipe: small enough for two CPU cores in two minutes, long enough for u to be visited 12 times.
 const RECIPE: &str = include_str!("../../recipes/demo.toml");
+const PAIR_RECIPE: &str = include_str!("../../recipes/demo-pairs.toml");
 
 /// See it work: about a minute on two cores.
 ///
 /// Trains SogCLR and SimCLR with the same seed and budget on 2,000 embedded Fashion-MNIST images at batch 32, measures
 /// both and the untrained encoder on 2,000 test images, and prints one table.
+///
+/// With --pairs it trains SogCLR and CLIP at batch 32 on 1,860 embedded emoji of one vendor with their names, and lets them
+/// find the names of another vendor's pictures.
 #[derive(Args)]
 pub struct Demo {
+    /// Image–text pairs: emoji and their names
+    #[arg(long)]
+    pairs: bool,
     /// New folder for the two runs
     #[arg(long, value_name = "DIR", default_value = "runs/demo")]
     out: PathBuf,
@@ -34,15 +44,13 @@ impl Demo {
         let (began, out) = (Instant::now(), free_folder(&self.out));
         refuse_existing(&out)?;
         let stop = stop_on_ctrl_c()?;
+        if self.pairs {
+            return self.run_pairs(&out, &stop, began);
+        }
         let mut rows = Vec::new();
         for method in ["sogclr", "simclr"] {
             let folder = out.join(method);
-            let overrides = self.overrides(method)?;
-            let (run, trainer, split) = prepare(&overrides, &folder, Verbosity::Quiet)?;
-            if train(&run, trainer, split, &stop, method)? == Outcome::Stopped {
-                println!("stopped; continue with: sogclr resume {}", folder.display());
-                return Ok(());
-            }
+            let Some(run) = self.trained(method, &folder, &stop)? else { return Ok(()) };
             let encoder = load_encoder(&folder, &run.config, open_device(run.config.train.device)?)?;
             let accuracies = linear_and_knn(&encoder, &open_run_data(&folder, &run.config)?)?;
             encoder.assert_frozen();
@@ -68,12 +76,62 @@ impl Demo {
         Ok(())
     }
 
+    fn run_pairs(&self, out: &Path, stop: &AtomicBool, began: Instant) -> Result<(), CliError> {
+        let mut rows = Vec::new();
+        let mut budget = None;
+        for method in ["sogclr", "clip"] {
+            let folder = out.join(method);
+            let Some(run) = self.trained(method, &folder, stop)? else { return Ok(()) };
+            let test = held_out_pairs(run.open_data()?, &folder)?;
+            let encoders = Encoders::load(&folder, &run.config, open_device(run.config.train.device)?)?;
+            let result = encoders.retrieval(&test)?;
+            Run::summarise(&folder, "eval_retrieval", json!(result))?;
+            let recalls = [recall_cells(&result.image_to_text), recall_cells(&result.text_to_image)].concat();
+            rows.push([vec![method.to_owned()], recalls, vec![percent(result.mean_recall)]].concat());
+            budget = Some((run.config.train.batch, run.config.train.epochs, result));
+        }
+        let Some((batch, epochs, result)) = budget else { return Ok(()) };
+        let chance = |k: usize, of: usize| percent(k as f64 / of as f64);
+        let chances = [result.captions, result.images].map(|of| [1, 5, 10].map(|k| chance(k, of)));
+        rows.push([vec!["chance".to_owned()], chances.concat(), vec![String::new()]].concat());
+        println!(
+            "\nemoji: trained on {} pictures of one vendor, tested on {} of another, batch {batch}, {epochs} epochs, \
+             seed {}, {:.0} s in all:\n",
+            result.images,
+            result.images,
+            self.seed,
+            began.elapsed().as_secs_f64()
+        );
+        let header = ["", "name R@1 %", "R@5 %", "R@10 %", "picture R@1 %", "R@5 %", "R@10 %", "mean %"];
+        println!("{}", table(&header, &rows));
+        let out = out.display();
+        println!("\nruns: {out}/sogclr and {out}/clip");
+        println!("next: sogclr search {out}/sogclr \"red heart\"");
+        println!("      sogclr pretrain --pairs captions.tsv --images YOUR_IMAGES --out runs/mine");
+        Ok(())
+    }
+
+    /// A finished run in `folder`; `None` if it was stopped.
+    fn trained(&self, method: &str, folder: &Path, stop: &AtomicBool) -> Result<Option<Run>, CliError> {
+        let (run, trainer, split) = prepare(&self.overrides(method)?, folder, Verbosity::Quiet)?;
+        if train(&run, trainer, split, stop, method)? == Outcome::Stopped {
+            println!("stopped; continue with: sogclr resume {}", folder.display());
+            return Ok(None);
+        }
+        Ok(Some(run))
+    }
+
     fn overrides(&self, method: &str) -> Result<Overrides, CliError> {
-        let mut overrides = Overrides(RECIPE.parse().expect("the recipe is TOML"));
+        let recipe = if self.pairs { PAIR_RECIPE } else { RECIPE };
+        let mut overrides = Overrides(recipe.parse().expect("the recipe is TOML"));
         overrides.set(&format!("seed={}", self.seed))?;
         overrides.set(&format!("method.kind={method}"))?;
         Ok(overrides)
     }
+}
+
+fn percent(share: f64) -> String {
+    format!("{:.1}", 100.0 * share)
 }
 
 fn row(name: &str, (linear, knn): (Accuracy, Accuracy)) -> Vec<String> {

@@ -1,9 +1,10 @@
-//! `sogclr eval linear` and `sogclr eval knn`.
+//! `sogclr eval linear` and `sogclr eval knn`; those of image–text pairs are in `eval_pairs`.
 
 use super::error::CliError;
+use super::eval_pairs::{RetrievalVerb, ZeroShotVerb};
 use super::progress::counter;
 use crate::config::{DeviceName, RunConfig};
-use crate::data::{Dataset, Manifest, Split};
+use crate::data::{DataConfig, Dataset, Manifest, Split};
 use crate::eval::{
     Accuracy, FrozenEncoder, Labelled, PaperProtocol, knn_predict, labelled_splits, linear_fast, linear_paper,
 };
@@ -19,14 +20,16 @@ use std::path::{Path, PathBuf};
 pub enum Eval {
     Linear(Linear),
     Knn(Knn),
+    Retrieval(RetrievalVerb),
+    Zeroshot(ZeroShotVerb),
 }
 
 #[derive(Args)]
 pub struct Target {
     /// Folder that `sogclr pretrain --out` made
-    run: PathBuf,
+    pub run: PathBuf,
     /// Labelled data to evaluate on; the run's own data if left out
-    data: Option<PathBuf>,
+    pub data: Option<PathBuf>,
     /// Folder with test images, if DATA has no val/ or test/ of its own
     #[arg(long, value_name = "DIR")]
     test: Option<PathBuf>,
@@ -38,28 +41,26 @@ pub struct Target {
     limit: Option<usize>,
     /// cpu, cpu-exact, wgpu or cuda; the run's own unless given
     #[arg(long, value_name = "NAME")]
-    device: Option<DeviceName>,
+    pub device: Option<DeviceName>,
 }
 
 impl Target {
     /// The run's own data, narrowed to its manifest, or the data that was named.
-    fn open(&self, config: &RunConfig) -> Result<Dataset, CliError> {
+    pub fn open(&self, config: &RunConfig) -> Result<Dataset, CliError> {
         let mut config = config.clone();
-        config.data.limit = self.limit.or(config.data.limit);
-        config.data.classes = self.classes.clone().or(config.data.classes);
-        config.data.test = self.test.clone().or(config.data.test);
-        let is_own = self.data.is_none() && self.limit.is_none() && self.classes.is_none();
-        if is_own {
+        let own = config.data;
+        config.data = match &self.data {
+            Some(path) => DataConfig { path: Some(path.clone()), skip_bad: own.skip_bad, ..Default::default() },
+            None => own,
+        };
+        let given = &mut config.data;
+        given.limit = self.limit.or(given.limit);
+        given.classes = self.classes.clone().or(given.classes.take());
+        given.test = self.test.clone().or(given.test.take());
+        if self.data.is_none() && self.limit.is_none() && self.classes.is_none() {
             return open_run_data(&self.run, &config);
         }
-        let mut data = {
-            if let Some(path) = &self.data {
-                config.data.path = Some(path.clone());
-                config.data.test = self.test.clone();
-                config.data.limit = self.limit;
-            }
-            Dataset::open(&config.data, config.seed)?
-        };
+        let mut data = Dataset::open(&config.data, config.seed)?;
         leave_out_bad_tests(&mut data, &config)?;
         Ok(data)
     }
@@ -123,6 +124,8 @@ impl Eval {
                     Ok(linear_fast(train, test, classes))
                 })
             }
+            Self::Retrieval(verb) => verb.run(),
+            Self::Zeroshot(verb) => verb.run(),
             Self::Knn(verb) => {
                 if verb.k == 0 {
                     return Err(CliError::Input("-k is 0: at least one neighbour must vote".into()));

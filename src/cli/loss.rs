@@ -21,7 +21,10 @@ const OPTIONAL: &[(&str, SetName)] = &[
     ("p_a", SetName::Predictor(0)),
     ("p_b", SetName::Predictor(1)),
     ("z_jigsaw", SetName::Jigsaw),
+    (TEXT, SetName::Text),
 ];
+/// Its presence means image–text pairs.
+const TEXT: &str = "z_text";
 
 /// Evaluate a loss on embeddings from a file, to check it against another program.
 ///
@@ -30,7 +33,8 @@ const OPTIONAL: &[(&str, SetName)] = &[
 /// instead. Methods with a momentum encoder take its keys `k_b` in place of `z_b`, and a `queue` [K, d]; infomin also
 /// `z_jigsaw`; nnclr the predictions `p_a` and `p_b`. OUT gets `loss`, `objective`, the gradients with respect to the raw
 /// embeddings (`grad_a`, `grad_b`, `grad_views_0`, `grad_p_a`, `grad_jigsaw`, …), and the new `log_u`; isogclr also reads
-/// and writes `tau` and `tau_grad` [n].
+/// and writes `tau` and `tau_grad` [n]. Image–text pairs are `z_a` and `z_text`, with `log_u` and `log_u_text`; OUT then
+/// also has the gradients of learned temperatures (`grad_log_scale`, `grad_bias`, `grad_tau`).
 #[derive(Args)]
 pub struct LossVerb {
     /// Safetensors file with the embeddings
@@ -60,8 +64,8 @@ pub struct LossVerb {
 
 impl LossVerb {
     pub fn run(self) -> Result<(), CliError> {
-        let loss = self.method_config()?.spec().loss();
         let (tensors, _) = load_tensors(&self.input)?;
+        let loss = self.method_config(tensors.contains_key(TEXT))?.spec().loss();
         let given = self.sets(&tensors)?;
         let batch = given[0].2.nrows();
         let ids = load_ids(&self.input, "ids")?.unwrap_or_else(|| (0..batch).collect());
@@ -124,6 +128,9 @@ impl LossVerb {
             let gradient = format!("grad_{}", input.strip_prefix("z_").unwrap_or(input));
             results.insert(gradient, HostTensor { shape, values });
         }
+        for (name, grad) in out.parameter_grads {
+            results.insert(format!("grad_{name}"), scalar(grad));
+        }
         state.commit(out.update);
         for (name, column) in state.columns() {
             results.insert(name.to_owned(), HostTensor { shape: vec![column.len()], values: column.to_vec() });
@@ -134,13 +141,10 @@ impl LossVerb {
     }
 
     /// The method with the given keys over its defaults.
-    fn method_config(&self) -> Result<MethodConfig, CliError> {
-        let unknown = || {
-            let known = MethodConfig::NAMES.join(", ");
-            CliError::Input(format!("--method {:?}: known methods are {known}", self.method))
-        };
-        let setting = Setting { is_small: false, is_grey: false, samples: 0, batch: 0 };
-        let base = MethodConfig::defaults(&self.method, &setting).ok_or_else(unknown)?;
+    fn method_config(&self, has_text: bool) -> Result<MethodConfig, CliError> {
+        let setting = Setting { is_small: false, is_grey: false, has_text, samples: 0, batch: 0, epochs: 1 };
+        let base = MethodConfig::named(&self.method, &setting)
+            .map_err(|problem| CliError::Input(format!("--method {:?}: {problem}", self.method)))?;
         let mut overrides = Overrides(toml::Table::try_from(&base).expect("plain data"));
         overrides.set(&format!("temperature={}", self.temperature))?;
         if let Some(gamma) = self.gamma {

@@ -7,11 +7,13 @@ mod config;
 mod demo;
 mod error;
 mod eval;
+mod eval_pairs;
 mod loss;
 mod options;
 mod pretrain;
 mod progress;
 mod resume;
+mod search;
 
 use clap::{Parser, Subcommand};
 use error::CliError;
@@ -36,9 +38,10 @@ enum Verb {
     Demo(demo::Demo),
     Pretrain(Box<pretrain::Pretrain>),
     Resume(resume::Resume),
-    /// Measure a trained encoder: linear classifier or nearest neighbours
+    /// Measure a trained encoder: linear classifier, nearest neighbours; retrieval or zero-shot with texts
     #[command(subcommand)]
     Eval(eval::Eval),
+    Search(search::Search),
     Compare(Box<compare::Compare>),
     Loss(loss::LossVerb),
     /// Show the resolved configuration, or the reference of all keys
@@ -74,6 +77,7 @@ fn run(cli: Cli) -> Result<(), CliError> {
         Verb::Pretrain(verb) => verb.run(),
         Verb::Resume(verb) => verb.run(),
         Verb::Eval(verb) => verb.run(),
+        Verb::Search(verb) => verb.run(),
         Verb::Compare(verb) => verb.run(),
         Verb::Loss(verb) => verb.run(),
         Verb::Config(verb) => verb.run(),

@@ -9,7 +9,19 @@ use std::path::PathBuf;
 pub struct RunOptions {
     /// Folder of images (any depth), CIFAR binary batches or IDX files; the embedded Fashion-MNIST if left out
     pub data: Option<PathBuf>,
-    /// Folder with test images, if DATA has no val/ or test/ of its own
+    /// Image–text pairs instead: a .tsv, .csv or .jsonl of image and caption, Flickr8k.token.txt, or tar shards
+    ///
+    /// Tables have the columns `image` and `caption` (or exactly two); an image may have several captions, of which each
+    /// epoch draws one. Shards are .tar files of jpg + txt or json, or a folder of them. `emoji` is the embedded set.
+    #[arg(long, value_name = "FILE", conflicts_with = "data")]
+    pub pairs: Option<PathBuf>,
+    /// Folder or .zip with the images of --pairs; beside the table unless given
+    #[arg(long, value_name = "DIR")]
+    pub images: Option<PathBuf>,
+    /// Make pairs of labelled images: a caption with [CLASS] in it, such as "This is a photo of [CLASS]"
+    #[arg(long, value_name = "TEXT")]
+    pub template: Option<String>,
+    /// Folder with test images, if DATA has no val/ or test/ of its own; with --pairs, a file of held-out pairs
     #[arg(long, value_name = "DIR")]
     pub test: Option<PathBuf>,
     /// File with one class name on each line: use only these
@@ -24,10 +36,12 @@ pub struct RunOptions {
     /// Crops of each image, large ones first: 2x224, or 4x160+2x96 for multi-crop
     #[arg(long, value_name = "CROPS")]
     pub views: Option<String>,
-    /// sogclr, simclr, dcl, flatnce, simo, moco, nnclr, infomin, isogclr, debiased or supcon (needs labels)
+    /// sogclr, simclr, dcl, flatnce, simo, moco, nnclr, infomin, isogclr, debiased or supcon (needs labels); of image–text
+    /// pairs sogclr, clip, isogclr, fastclip or siglip
     #[arg(long, value_name = "NAME")]
     pub method: Option<String>,
-    /// resnet8, 14, 20, 32, 56 (small images), resnet18, 34, 50, 101 or 152
+    /// resnet8, 14, 20, 32, 56 (small images), resnet18, 34, 50, 101 or 152; of image–text pairs clip-s (the paper's),
+    /// clip-xs or clip-vit-xs
     #[arg(long, value_name = "NAME")]
     pub encoder: Option<String>,
     /// Images in each step; small ones are what SogCLR is for
@@ -78,6 +92,9 @@ impl RunOptions {
         let word = |value: &Option<String>| value.clone().map(toml::Value::String);
         let flags = [
             ("data.path", path(&self.data)),
+            ("data.pairs", path(&self.pairs)),
+            ("data.images", path(&self.images)),
+            ("data.template", word(&self.template)),
             ("data.test", path(&self.test)),
             ("data.classes", path(&self.classes)),
             ("data.limit", number(self.limit)),

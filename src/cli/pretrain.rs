@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-/// Pre-train an encoder on your images, without labels.
+/// Pre-train an encoder on your images, without labels, or two encoders on image–text pairs.
 ///
 /// Everything has a default that fits the data; the resolved configuration is printed and kept in RUN/config.toml.
 /// The encoder is in RUN/encoder.safetensors after every checkpoint, with torchvision's parameter names. Ctrl-C writes
@@ -23,8 +23,9 @@ use std::time::Instant;
 #[derive(Args)]
 #[command(args_override_self = true)]
 #[command(after_help = "Examples:\n  sogclr pretrain photos/ --out runs/photos --encoder resnet18 --batch 64\n  \
-    sogclr pretrain --config recipes/cifar10-resnet18.toml data/cifar-10-batches-bin --out runs/cifar\n\n\
-    Next: sogclr eval linear RUN   (needs labels)")]
+    sogclr pretrain --config recipes/cifar10-resnet18.toml data/cifar-10-batches-bin --out runs/cifar\n  \
+    sogclr pretrain --pairs captions.tsv --images photos/ --out runs/pairs --batch 64\n\n\
+    Next: sogclr eval linear RUN (needs labels), or sogclr eval retrieval RUN (image–text pairs)")]
 pub struct Pretrain {
     #[command(flatten)]
     options: RunOptions,
@@ -55,6 +56,9 @@ pub fn prepare(overrides: &Overrides, out: &Path, verbosity: Verbosity) -> Resul
         println!("{}", config.to_toml());
         describe(&data);
     }
+    if let Some(first) = data.problems.first() {
+        eprintln!("left out {} captions, first: {first}", data.problems.len());
+    }
     let mut split = data.train;
     let bar = counter("checking images", split.len() + data.test.as_ref().map_or(0, Split::len));
     let (manifest, mut bad) = Manifest::build(&mut split, config.data.skip_bad, || bar.inc(1))?;
@@ -75,8 +79,12 @@ pub fn prepare(overrides: &Overrides, out: &Path, verbosity: Verbosity) -> Resul
 }
 
 fn describe(data: &Dataset) {
-    let labels =
-        if data.train.is_labelled() { format!("{} classes", data.classes.len()) } else { "unlabelled".to_owned() };
+    let captions: usize = (0..data.train.len()).map(|id| data.train.captions(id).len()).sum();
+    let labels = match captions {
+        0 if data.train.is_labelled() => format!("{} classes", data.classes.len()),
+        0 => "unlabelled".to_owned(),
+        captions => format!("{captions} captions"),
+    };
     let test = data.test.as_ref().map_or("no test images".to_owned(), |t| format!("{} test images", t.len()));
     eprintln!("data: {}, {} training images, {test}, {labels}", data.title, data.train.len());
 }
@@ -140,7 +148,8 @@ pub fn finish(outcome: Outcome, run: &Run) -> Result<(), CliError> {
         Outcome::Finished => {
             println!("encoder: {folder}/encoder.safetensors");
             println!("load it: {}", run.config.encoder.torch_recipe());
-            println!("measure it: sogclr eval linear {folder}");
+            let verb = if run.config.text.is_some() { "retrieval" } else { "linear" };
+            println!("measure it: sogclr eval {verb} {folder}");
             Ok(())
         }
         Outcome::Stopped => {

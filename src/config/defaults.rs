@@ -3,12 +3,13 @@
 use super::merge::lay_over;
 use super::{ConfigError, DeviceName, Overrides, RunConfig, TrainConfig};
 use crate::augment::{AugmentConfig, Preset, parse_views};
-use crate::data::{DataConfig, Dataset};
+use crate::data::{DataConfig, Dataset, pairs};
 use crate::encoder::{EncoderConfig, EncoderName, HeadConfig};
 use crate::method::{MethodConfig, Setting, Surroundings};
 use crate::optim::{AdamW, Lars, LearningRate, OptimizerConfig, PaperMomentum, Scaling, Sgd};
 use serde::de::DeserializeOwned;
 use std::mem::discriminant;
+use std::path::Path;
 use toml::{Table, Value};
 
 /// Opens the data that `overrides` names and completes the configuration.
@@ -21,8 +22,12 @@ pub(super) fn resolve(overrides: &Overrides) -> Result<(RunConfig, Dataset), Con
     }
     let mut data_config: DataConfig = parse("data", Value::Table(data_table))?;
     // Paths must still hold when the run is resumed from elsewhere.
-    for path in [&mut data_config.path, &mut data_config.test, &mut data_config.classes].into_iter().flatten() {
-        *path = std::path::absolute(&*path).unwrap_or_else(|_| path.clone());
+    check_sources(&data_config)?;
+    let DataConfig { path, test, classes, pairs, images, .. } = &mut data_config;
+    for path in [path, test, classes, pairs, images].into_iter().flatten() {
+        if path.as_path() != Path::new(pairs::EMOJI) {
+            *path = std::path::absolute(&*path).unwrap_or_else(|_| path.clone());
+        }
     }
     // `views` is a list of groups, or a text such as 4x160+2x96.
     let text = overrides.string("augment.views");
@@ -33,7 +38,11 @@ pub(super) fn resolve(overrides: &Overrides) -> Result<(RunConfig, Dataset), Con
         Some(views) => Some(views[0].1),
         None => user.get("augment").and_then(|a| a.get("views")).and_then(largest_size),
     };
-    let size = data_config.image_size.or(views_size).unwrap_or_else(|| default_size(&data));
+    let has_text = data.train.has_captions();
+    let size = data_config.image_size.or(views_size).unwrap_or_else(|| match has_text {
+        true => default_size(&data).next_multiple_of(32).max(64),
+        false => default_size(&data),
+    });
     if let (Some(image_size), Some(views_size)) = (data_config.image_size, views_size) {
         let problem = format!("is {image_size}, but the large views have {views_size} pixels: leave one of them out");
         if image_size != views_size {
@@ -52,13 +61,17 @@ pub(super) fn resolve(overrides: &Overrides) -> Result<(RunConfig, Dataset), Con
     let integer = |key: &str| overrides.0.get("train").and_then(|train| train.get(key)).and_then(Value::as_integer);
     let default_batch = if data.train.len() >= 512 { 256 } else { (data.train.len() / 2).max(2) };
     let batch = integer("batch").map_or(default_batch, |batch| batch.max(0) as usize);
-    let setting = Setting { is_small, is_grey: data.is_grey, samples: data.train.len(), batch };
+    let epochs = integer("epochs").map_or(100, |epochs| epochs.clamp(0, 1_000_000) as usize);
+    let samples = data.train.len();
+    let setting = Setting { is_small, is_grey: data.is_grey, has_text, samples, batch, epochs };
 
     let method_name = overrides.string("method.kind").unwrap_or("sogclr");
-    let method = MethodConfig::defaults(method_name, &setting).ok_or_else(|| {
-        let known = MethodConfig::NAMES.join(", ");
-        value_error("method.kind", format!("is {method_name:?}; known methods are {known}"))
-    })?;
+    let method = MethodConfig::named(method_name, &setting)
+        .map_err(|problem| value_error("method.kind", format!("is {method_name:?}; {problem}")))?;
+    if let Some(Value::Table(given)) = user.get_mut("method") {
+        // `sogclr` is also the name of its form for pairs.
+        given.insert("kind".into(), Value::String(method.name().into()));
+    }
     let usual = if data.is_grey {
         Preset::Grey
     } else if size <= 64 {
@@ -69,6 +82,8 @@ pub(super) fn resolve(overrides: &Overrides) -> Result<(RunConfig, Dataset), Con
     let preset = given_preset.or(method.spec().preset(&setting)).unwrap_or(usual);
     let name = match user.get("encoder").and_then(|e| e.get("name")) {
         Some(value) => parse("encoder.name", value.clone())?,
+        None if has_text && size < 160 => EncoderName::ClipXs,
+        None if has_text => EncoderName::ClipS,
         None if size <= 40 => EncoderName::Resnet20,
         None if size <= 64 => EncoderName::Resnet18,
         None => EncoderName::Resnet50,
@@ -87,10 +102,15 @@ pub(super) fn resolve(overrides: &Overrides) -> Result<(RunConfig, Dataset), Con
         augment.set_views(views);
         given.remove("views");
     }
-    let epochs = integer("epochs").map_or(100.0, |epochs| epochs.clamp(0, 1_000_000) as f64);
-    let learning_rate = LearningRate { warmup_epochs: (epochs / 10.0).min(10.0), ..learning_rate };
+    let learning_rate = LearningRate { warmup_epochs: (epochs as f64 / 10.0).min(10.0), ..learning_rate };
     let mut around = Surroundings { augment, head, optimizer: optimizer.clone(), learning_rate: learning_rate.clone() };
     method.spec().suit(&setting, &mut around);
+    if has_text {
+        // The paper's 1000 steps, fewer in a short run.
+        let total = epochs * (samples / batch.max(1));
+        around.learning_rate.warmup_epochs = 0.0;
+        around.learning_rate.warmup_steps = Some((total / 10).min(1000));
+    }
     // The user's choice of another optimiser comes with that one's learning rate.
     if kind.is_some() && discriminant(&around.optimizer) != discriminant(&optimizer) {
         (around.optimizer, around.learning_rate) = (optimizer, learning_rate);
@@ -101,13 +121,14 @@ pub(super) fn resolve(overrides: &Overrides) -> Result<(RunConfig, Dataset), Con
         train: TrainConfig {
             batch: default_batch,
             micro_batch: None,
-            epochs: epochs as usize,
+            epochs,
             device: DeviceName::Cpu,
             checkpoint_minutes: 10.0,
             keep_every: None,
         },
         method,
-        head: around.head,
+        head: (!has_text).then_some(around.head),
+        text: has_text.then(|| encoder.text()),
         encoder,
         learning_rate: around.learning_rate,
         optimizer: around.optimizer,
@@ -123,7 +144,7 @@ pub(super) fn resolve(overrides: &Overrides) -> Result<(RunConfig, Dataset), Con
 
 /// The optimiser's defaults and the learning rate that suits it.
 fn optimizer(kind: Option<&str>, small: bool) -> Result<(OptimizerConfig, LearningRate), ConfigError> {
-    let rate = |base, scaling| LearningRate { base, scaling, warmup_epochs: 0.0 };
+    let rate = |base, scaling| LearningRate { base, scaling, warmup_epochs: 0.0, warmup_steps: None };
     let weight_decay = if small { 1e-4 } else { 1e-6 };
     Ok(match kind.unwrap_or("lars") {
         "lars" => {
@@ -146,6 +167,26 @@ fn optimizer(kind: Option<&str>, small: bool) -> Result<(OptimizerConfig, Learni
             return Err(value_error("optimizer.kind", problem));
         }
     })
+}
+
+/// Images alone, pairs, or labelled images with a template: not several of them.
+fn check_sources(data: &DataConfig) -> Result<(), ConfigError> {
+    let problem = match data {
+        DataConfig { pairs: Some(_), path: Some(_), .. } => "is given beside data.path: name one of them",
+        DataConfig { pairs: None, images: Some(_), .. } => {
+            return Err(value_error(
+                "data.images",
+                "is given without data.pairs: name the captions with --pairs".into(),
+            ));
+        }
+        DataConfig { pairs: Some(_), template: Some(_), .. } => "has captions of its own: leave data.template out",
+        DataConfig { pairs: Some(_), classes: Some(_), .. } => "has no classes: leave data.classes out",
+        DataConfig { template: Some(text), .. } if !text.contains("[CLASS]") => {
+            return Err(value_error("data.template", format!("is {text:?}; write [CLASS] where the class belongs")));
+        }
+        _ => return Ok(()),
+    };
+    Err(value_error("data.pairs", problem.into()))
 }
 
 /// The side of a crop: the images' own where they are small, 224 at most.

@@ -11,7 +11,7 @@ pub use reference::reference_markdown;
 
 use crate::augment::AugmentConfig;
 use crate::data::{DataConfig, DataError, Dataset};
-use crate::encoder::{EncoderConfig, HeadConfig};
+use crate::encoder::{EncoderConfig, HeadConfig, ModelConfig, TextConfig};
 use crate::method::MethodConfig;
 use crate::optim::{LearningRate, OptimizerConfig};
 use schemars::JsonSchema;
@@ -28,7 +28,12 @@ pub struct RunConfig {
     pub train: TrainConfig,
     pub method: MethodConfig,
     pub encoder: EncoderConfig,
-    pub head: HeadConfig,
+    /// Absent for image–text pairs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub head: Option<HeadConfig>,
+    /// For image–text pairs only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub text: Option<TextConfig>,
     pub learning_rate: LearningRate,
     pub optimizer: OptimizerConfig,
     pub augment: AugmentConfig,
@@ -109,6 +114,16 @@ impl RunConfig {
             });
         }
         Ok((config, data))
+    }
+
+    /// What the model is built from.
+    pub fn model(&self) -> ModelConfig {
+        ModelConfig {
+            encoder: self.encoder.clone(),
+            head: self.head.clone(),
+            text: self.text.clone(),
+            image_size: self.augment.views[0].size,
+        }
     }
 
     pub fn to_toml(&self) -> String {

@@ -1,6 +1,7 @@
 //! Checks before the hours are spent: every value is possible, and possible for this data.
 
 use super::{ConfigError, DeviceName, RunConfig};
+use crate::text::{CONTEXT, VOCABULARY};
 
 impl RunConfig {
     /// Refuses what cannot work with `samples` training images.
@@ -36,14 +37,31 @@ impl RunConfig {
         }
         self.optimizer.check().map_err(|(key, problem)| ConfigError::Value { key, problem })?;
 
-        let width = self.encoder.width;
-        let problem = format!("is {width}; it must lie between 0.0625 and 16");
-        require((0.0625..=16.0).contains(&width), "encoder.width", problem)?;
-        let head = &self.head;
-        let problem = format!("is {}; heads have 2, 3 or 4 layers", head.layers);
-        require((2..=4).contains(&head.layers), "head.layers", problem)?;
-        require(head.hidden >= 1, "head.hidden", "is 0".into())?;
-        require(head.output >= 2, "head.output", format!("is {}; at least 2", head.output))?;
+        let is_pairs = method.pair_temperature().is_some();
+        if let Some(head) = &self.head {
+            require(!is_pairs, "head", "is given, but image–text pairs have no head".into())?;
+            let problem = format!("is {}; heads have 2, 3 or 4 layers", head.layers);
+            require((2..=4).contains(&head.layers), "head.layers", problem)?;
+            require(head.hidden >= 1, "head.hidden", "is 0".into())?;
+            require(head.output >= 2, "head.output", format!("is {}; at least 2", head.output))?;
+        }
+        if let Some(text) = &self.text {
+            require(is_pairs, "text", "is given, but the data has no texts: name some with --pairs".into())?;
+            let problem = format!("is {}; CLIP's vocabulary has {VOCABULARY} entries", text.vocabulary);
+            require(text.vocabulary == VOCABULARY, "text.vocabulary", problem)?;
+            let problem = format!("is {}; it must lie between 3 and {CONTEXT}", text.context);
+            require((3..=CONTEXT).contains(&text.context), "text.context", problem)?;
+            require((1..=64).contains(&text.layers), "text.layers", format!("is {}; 1 to 64", text.layers))?;
+            let problem = format!("is {}; it must divide the width of {}", text.heads, text.width);
+            let divides = text.width >= 1 && text.heads >= 1 && text.width.is_multiple_of(text.heads);
+            require(divides, "text.heads", problem)?;
+        }
+        let name = self.method.name();
+        let problem = match is_pairs {
+            true => "encodes images alone: use clip-s, clip-xs or clip-vit-xs with image–text pairs",
+            false => "encodes image–text pairs: name some with --pairs, or use a ResNet",
+        };
+        require(self.encoder.is_clip() == is_pairs, "encoder.name", problem.into())?;
 
         let rate = &self.learning_rate;
         let problem = format!("is {}; it must be a positive number", rate.base);
@@ -51,17 +69,20 @@ impl RunConfig {
         let problem = format!("is {}; the run has {} epochs", rate.warmup_epochs, self.train.epochs);
         let fits = (0.0..=self.train.epochs as f64).contains(&rate.warmup_epochs);
         require(fits, "learning_rate.warmup_epochs", problem)?;
+        if let Some(steps) = rate.warmup_steps {
+            let total = self.train.epochs * (samples / batch);
+            let problem = format!("is {steps}; the run has {total} steps");
+            require(steps <= total, "learning_rate.warmup_steps", problem)?;
+        }
 
         let augment = &self.augment;
-        require(
-            !augment.views.is_empty() && augment.view_count() >= 2,
-            "augment.views",
-            "has fewer than 2 crops of each image".into(),
-        )?;
-        let large = augment.views[0].count;
-        require(large >= 2, "augment.views", format!("has {large} crop in its first group; positives need 2"))?;
         let views = augment.view_count();
-        let name = self.method.name();
+        require(views >= 1, "augment.views", "has no crops".into())?;
+        let large = augment.views[0].count;
+        let problem = format!("has {views} crops of each image; image–text pairs take exactly 1");
+        require(!is_pairs || views == 1, "augment.views", problem)?;
+        let problem = format!("has {large} crop in its first group; positives need 2");
+        require(is_pairs || large >= 2, "augment.views", problem)?;
         let problem = format!("has {views} crops of each image; {name} takes exactly 2 of one size");
         require(!method.is_two_view() || (views == 2 && large == 2), "augment.views", problem)?;
         match &augment.jigsaw {
@@ -90,6 +111,8 @@ impl RunConfig {
             let problem = format!("has size {}; it must lie between 4 and 4096 pixels", group.size);
             require((4..=4096).contains(&group.size), "augment.views", problem)?;
         }
+        let wrong = |(key, problem): (&str, String)| ConfigError::Value { key: format!("encoder.{key}"), problem };
+        self.encoder.check(augment.views[0].size).map_err(wrong)?;
         let (jitter, blur) = (&augment.jitter, &augment.blur);
         for (key, p) in [
             ("augment.flip", augment.flip),

@@ -44,7 +44,7 @@ fn read_folder(folder: &Path, format: &Format) -> Result<Dataset, DataError> {
         classes = (0..format.classes).map(|class| class.to_string()).collect();
     }
     let title = folder.display().to_string();
-    Ok(Dataset { title, train, test, classes, native_size: Some(32), is_grey: false })
+    Ok(Dataset { title, train, test, classes, native_size: Some(32), is_grey: false, problems: Vec::new() })
 }
 
 fn read_split(folder: &Path, files: &[&str], format: &Format) -> Result<Split, DataError> {

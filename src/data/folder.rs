@@ -83,7 +83,7 @@ fn read_folder(folder: &Path) -> Result<Option<Dataset>, DataError> {
     };
     let title = folder.display().to_string();
     let classes = classes.unwrap_or_default();
-    Ok(Some(Dataset { title, train, test, classes, native_size: None, is_grey: false }))
+    Ok(Some(Dataset { title, train, test, classes, native_size: None, is_grey: false, problems: Vec::new() }))
 }
 
 /// Every image below `root`, relative and sorted; hidden files and folders are passed over.

@@ -42,7 +42,15 @@ pub(super) fn dataset(
     let labels = splits.flat_map(|split| (0..split.len()).filter_map(|id| split.label(id)));
     let count = labels.max().map_or(0, |max| max as usize + 1);
     let classes = classes.unwrap_or_else(|| (0..count).map(|class| class.to_string()).collect());
-    Dataset { title, train, test: test.map(|(split, _)| split), classes, native_size: Some(side), is_grey: true }
+    Dataset {
+        title,
+        train,
+        test: test.map(|(split, _)| split),
+        classes,
+        native_size: Some(side),
+        is_grey: true,
+        problems: Vec::new(),
+    }
 }
 
 fn find(folder: &Path, prefixes: &[&str], kind: &str, dims: u8) -> Option<PathBuf> {

@@ -1,4 +1,4 @@
-//! The manifest of a run: name, size, content hash and label of every training sample. A sample's id is its row.
+//! The manifest of a run: name, size, content hash, label and captions of every training sample. A sample's id is its row.
 //! Making it reads and decodes every image once, so a broken one is met before training.
 
 use super::{DataError, Split};
@@ -16,6 +16,9 @@ pub struct ManifestEntry {
     pub modified: Option<u128>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub label: Option<u32>,
+    /// BLAKE3 of the captions.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub captions: Option<String>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -62,6 +65,9 @@ impl Manifest {
         }
         split.rows = rows;
         let differing = self.entries.par_iter().enumerate().find_map_first(|(id, old)| {
+            if caption_hash(split, id) != old.captions {
+                return Some(format!("{} has other captions", old.name));
+            }
             let stamp = split.source.stamp(split.rows[id]);
             if let (Some(modified), Some((size, now))) = (old.modified, stamp)
                 && (size, now) == (old.size, modified)
@@ -91,7 +97,19 @@ fn entry(split: &Split, id: usize) -> Result<ManifestEntry, DataError> {
     let row = split.rows[id];
     let modified = split.source.stamp(row).map(|(_, modified)| modified);
     let (hash, size) = split.source.check(row)?;
-    Ok(ManifestEntry { name: split.name(id), size, hash: hash.to_hex().to_string(), modified, label: split.label(id) })
+    Ok(ManifestEntry {
+        name: split.name(id),
+        size,
+        hash: hash.to_hex().to_string(),
+        modified,
+        label: split.label(id),
+        captions: caption_hash(split, id),
+    })
+}
+
+fn caption_hash(split: &Split, id: usize) -> Option<String> {
+    let captions = split.captions(id);
+    (!captions.is_empty()).then(|| blake3::hash(captions.join("\n").as_bytes()).to_hex().to_string())
 }
 
 #[cfg(test)]

@@ -44,13 +44,23 @@ pub struct DataConfig {
     /// File with one class name on each line: use only those classes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub classes: Option<PathBuf>,
+    /// Image–text pairs in place of `path`: a table (.tsv, .csv, .jsonl), Flickr8k.token.txt, tar shards (.tar, or a
+    /// folder of them), or `emoji` for the embedded set.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pairs: Option<PathBuf>,
+    /// Folder or zip file with the images of `pairs`; absent: beside the table.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub images: Option<PathBuf>,
+    /// Makes pairs of labelled images: a caption in which [CLASS] stands for the class.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub template: Option<String>,
     /// Use this many training images, the same share of each class.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<usize>,
     /// Side of the crops in pixels; absent: follows the images, 224 at most.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub image_size: Option<usize>,
-    /// Leave out images that cannot be read instead of refusing to start.
+    /// Leave out images and captions that cannot be used instead of refusing to start.
     pub skip_bad: bool,
 }
 
@@ -127,6 +137,11 @@ impl Split {
         all.get(rng.uniform(0.0, all.len() as f64) as usize).map(String::as_str)
     }
 
+    /// Whether every image has captions.
+    pub fn has_captions(&self) -> bool {
+        self.captions.is_some()
+    }
+
     pub fn is_labelled(&self) -> bool {
         self.labels.is_some()
     }
@@ -165,18 +180,33 @@ pub struct Dataset {
     /// Side of the images where they are all square and alike.
     pub native_size: Option<usize>,
     pub is_grey: bool,
+    /// What had to be left out of image–text pairs, one sentence each.
+    pub problems: Vec<String>,
 }
 
 impl Dataset {
     /// Opens what `config` names and narrows it to the wanted classes and number.
     pub fn open(config: &DataConfig, seed: u64) -> Result<Self, DataError> {
-        let mut data = match &config.path {
-            None => embedded::open()?,
-            Some(path) => open_path(path)?,
+        let images = config.images.as_deref();
+        let mut data = match (&config.path, &config.pairs) {
+            (_, Some(pairs)) => pairs::open(pairs, images, config.skip_bad)?,
+            (None, None) => embedded::open()?,
+            (Some(path), None) => open_path(path)?,
         };
-        if let Some(path) = &config.test {
-            let test = open_path(path)?;
-            data.test = Some(subset::align_classes(test, &data.classes, path)?);
+        match (&config.test, &config.pairs) {
+            (Some(test), Some(_)) => {
+                let held_out = pairs::open(test, images, config.skip_bad)?;
+                data.problems.extend(held_out.problems);
+                data.test = Some(held_out.test.unwrap_or(held_out.train));
+            }
+            (Some(path), None) => {
+                let test = open_path(path)?;
+                data.test = Some(subset::align_classes(test, &data.classes, path)?);
+            }
+            (None, _) => {}
+        }
+        if let Some(template) = &config.template {
+            pairs::caption_classes(&mut data, template)?;
         }
         if let Some(file) = &config.classes {
             subset::keep_classes(&mut data, file)?;

@@ -3,16 +3,11 @@
 
 use super::batch_norm::{BatchNorm, Pass};
 use super::cpu;
-use super::layers::{Conv, value_for};
-use super::transformer::Projection;
+use super::layers::{Conv, Linear, value_for};
 use burn::module::{Module, Param};
 use burn::tensor::{Device, Tensor, activation::softmax};
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 
-/// The image encoder's size; `clip-s` is the paper's.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct ClipResNetConfig {
     /// Blocks of each stage.
     pub layers: [usize; 4],
@@ -24,13 +19,6 @@ pub struct ClipResNetConfig {
     pub image_size: usize,
     /// Dimension of the embedding that images and texts share.
     pub output: usize,
-}
-
-impl ClipResNetConfig {
-    /// The paper's: [3, 4, 6, 3] of width 32, 224 pixels, 512 out.
-    pub fn clip_s() -> Self {
-        Self { layers: [3, 4, 6, 3], width: 32, heads: 16, image_size: 224, output: 512 }
-    }
 }
 
 /// 1×1, 3×3, average pool, 1×1.
@@ -59,7 +47,7 @@ impl ClipBlock {
             conv2: Conv::new(channels, channels, 3, 1, device),
             bn2: norm(channels),
             conv3: Conv::new(channels, output, 1, 1, device),
-            bn3: norm(output),
+            bn3: norm(output).zero_weight(),
             downsample,
             stride,
         }
@@ -94,17 +82,17 @@ fn average_pool(x: Tensor<4>) -> Tensor<4> {
 #[derive(Module, Debug)]
 pub struct AttentionPool {
     positional_embedding: Param<Tensor<2>>,
-    k_proj: Projection,
-    q_proj: Projection,
-    v_proj: Projection,
-    c_proj: Projection,
+    k_proj: Linear,
+    q_proj: Linear,
+    v_proj: Linear,
+    c_proj: Linear,
     #[module(skip)]
     heads: usize,
 }
 
 impl AttentionPool {
     fn new(places: usize, width: usize, heads: usize, output: usize, device: &Device) -> Self {
-        let project = |output| Projection::new(width, output, device);
+        let project = |output| Linear::new(width, output, device).with_bias();
         Self {
             positional_embedding: Param::from_tensor(Tensor::zeros([places + 1, width], device)),
             k_proj: project(width),
@@ -126,10 +114,8 @@ impl AttentionPool {
         let k = split(self.k_proj.forward(x.clone()), places + 1);
         let v = split(self.v_proj.forward(x), places + 1);
         let logits = q.matmul(k.swap_dims(2, 3)) * (size as f64).powf(-0.5);
-        let mixed = softmax(logits, 3).matmul(v).swap_dims(1, 2).reshape([n, 1, width]);
-        let out = self.c_proj.forward(mixed);
-        let [_, _, output] = out.dims();
-        out.reshape([n, output])
+        let mixed = softmax(logits, 3).matmul(v).swap_dims(1, 2).reshape([n, width]);
+        self.c_proj.forward(mixed)
     }
 }
 

@@ -1,13 +1,17 @@
 //! Which encoder and head to build.
 
+use super::{ClipResNetConfig, TextConfig, VitConfig};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use sogclr_kernels::Conv;
 
 /// Names of the encoders. 18–152 are torchvision's; 8–56 are the CIFAR ResNets (6n+2 layers, three stages of
-/// 16/32/64 channels, 1×1 projection shortcuts).
+/// 16/32/64 channels, 1×1 projection shortcuts). The clip encoders are for image–text pairs and end in the embedding that
+/// images and texts share: clip-s, the paper's, is CLIP's ResNet of [3, 4, 6, 3] blocks, width 32, 512 values out; clip-xs
+/// has [1, 1, 1, 1] blocks, width 24, 256 out; clip-vit-xs is a vision transformer of 4 layers of width 192 over 8×8
+/// patches, 256 out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema, clap::ValueEnum)]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "kebab-case")]
 pub enum EncoderName {
     Resnet8,
     Resnet14,
@@ -19,6 +23,9 @@ pub enum EncoderName {
     Resnet50,
     Resnet101,
     Resnet152,
+    ClipS,
+    ClipXs,
+    ClipVitXs,
 }
 
 /// The first layers of a ResNet.
@@ -29,17 +36,20 @@ pub enum Stem {
     Cifar,
     /// 7×7 convolution, stride 2, and a 3×3 max-pool.
     Imagenet,
+    /// What belongs to the clip encoders.
+    Clip,
 }
 
 /// The network that is kept after pre-training.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct EncoderConfig {
-    /// The network: 8–56 for small images, 18–152 as in torchvision.
+    /// The network: 8–56 for small images, 18–152 as in torchvision, clip-s (the paper's),
+    /// clip-xs and clip-vit-xs for image–text pairs.
     pub name: EncoderName,
     /// Multiplies every channel count: 2 and 4 are the paper's wide ResNet-50; 0.25 and 0.5 suit CPUs.
     pub width: f64,
-    /// `cifar` for images up to 64 pixels, `imagenet` above, unless set.
+    /// `cifar` for images up to 64 pixels, `imagenet` above, unless set; `clip` for the clip encoders.
     pub stem: Stem,
 }
 
@@ -56,6 +66,18 @@ pub struct HeadConfig {
     pub output: usize,
     /// Batch norm in every layer; without it the linear layers have biases (MoCo v2).
     pub norm: bool,
+}
+
+/// Blocks of the vision transformer.
+pub(super) const VIT_LAYERS: usize = 4;
+/// Patches on each side of the vision transformer's image.
+const VIT_GRID: usize = 8;
+
+/// What a name stands for.
+pub(super) enum Family {
+    ResNet,
+    ClipResNet(ClipResNetConfig),
+    Vit(VitConfig),
 }
 
 /// Channel counts and depth of one ResNet.
@@ -76,7 +98,72 @@ impl HeadConfig {
 impl EncoderConfig {
     /// The network at full width, with the stem that fits images of `size` pixels.
     pub fn for_size(name: EncoderName, size: usize) -> Self {
-        Self { name, width: 1.0, stem: if size <= 64 { Stem::Cifar } else { Stem::Imagenet } }
+        let config = Self { name, width: 1.0, stem: if size <= 64 { Stem::Cifar } else { Stem::Imagenet } };
+        if config.is_clip() { Self { stem: Stem::Clip, ..config } } else { config }
+    }
+
+    /// Whether this is an encoder of image–text pairs.
+    pub fn is_clip(&self) -> bool {
+        matches!(self.name, EncoderName::ClipS | EncoderName::ClipXs | EncoderName::ClipVitXs)
+    }
+
+    /// The text encoder that goes with a clip encoder unless another is set.
+    pub fn text(&self) -> TextConfig {
+        match self.name {
+            EncoderName::ClipS => TextConfig::clip_s(),
+            _ => TextConfig { heads: 4, layers: 4, ..TextConfig::clip_s() },
+        }
+    }
+
+    /// Refuses what cannot be built for images of `size` pixels.
+    pub fn check(&self, size: usize) -> Result<(), (&'static str, String)> {
+        if !(0.0625..=16.0).contains(&self.width) {
+            return Err(("width", format!("is {}; it must lie between 0.0625 and 16", self.width)));
+        }
+        if self.is_clip() != (self.stem == Stem::Clip) {
+            return Err(("stem", "does not belong to this encoder: leave it out".into()));
+        }
+        match self.family(size) {
+            Family::ClipResNet(_) if !size.is_multiple_of(32) => {
+                Err(("name", format!("needs images whose side is a multiple of 32, not {size} pixels")))
+            }
+            Family::ClipResNet(net) if net.width < 2 || net.width % 2 == 1 => {
+                Err(("width", format!("gives {} channels; they must be an even number", net.width)))
+            }
+            Family::Vit(net) if net.width == 0 || !net.width.is_multiple_of(64) => {
+                Err(("width", format!("gives a transformer of width {}; it must be a multiple of 64", net.width)))
+            }
+            Family::Vit(_) if !size.is_multiple_of(VIT_GRID) => {
+                Err(("name", format!("needs images whose side is a multiple of {VIT_GRID}, not {size} pixels")))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    pub(super) fn family(&self, image_size: usize) -> Family {
+        let scaled = |width: usize| (width as f64 * self.width).round() as usize;
+        let resnet = |layers, width: usize, output| {
+            let width = scaled(width);
+            // Heads of 64 values.
+            Family::ClipResNet(ClipResNetConfig { layers, width, heads: (width / 2).max(1), image_size, output })
+        };
+        match self.name {
+            EncoderName::ClipS => resnet([3, 4, 6, 3], 32, self.feature_dim()),
+            EncoderName::ClipXs => resnet([1, 1, 1, 1], 24, self.feature_dim()),
+            EncoderName::ClipVitXs => {
+                let (width, patch) = (scaled(192), (image_size / VIT_GRID).max(1));
+                let heads = (width / 64).max(1);
+                Family::Vit(VitConfig {
+                    width,
+                    layers: VIT_LAYERS,
+                    heads,
+                    patch,
+                    image_size,
+                    output: self.feature_dim(),
+                })
+            }
+            _ => Family::ResNet,
+        }
     }
 
     /// Every distinct convolution on one image of `size` pixels, with its number of layers, from stem to last stage.
@@ -93,7 +180,7 @@ impl EncoderConfig {
         };
         let mut side = match self.stem {
             Stem::Cifar => add(size, 3, plan.stem_channels, 3, 1),
-            Stem::Imagenet => add(size, 3, plan.stem_channels, 7, 2).div_ceil(2),
+            _ => add(size, 3, plan.stem_channels, 7, 2).div_ceil(2),
         };
         let mut input = plan.stem_channels;
         for (count, channels, first_stride) in plan.stages {
@@ -130,6 +217,9 @@ impl EncoderConfig {
             EncoderName::Resnet50 => (&[3, 4, 6, 3], 64, true),
             EncoderName::Resnet101 => (&[3, 4, 23, 3], 64, true),
             EncoderName::Resnet152 => (&[3, 8, 36, 3], 64, true),
+            EncoderName::ClipS | EncoderName::ClipXs | EncoderName::ClipVitXs => {
+                unreachable!("clip encoders have no such plan")
+            }
         };
         let stages = blocks
             .iter()
@@ -139,8 +229,13 @@ impl EncoderConfig {
         Plan { stem_channels: scaled(first), stages, bottleneck }
     }
 
-    /// Dimension of the features before the head.
+    /// Dimension of the features before the head; of a clip encoder, that of the embedding.
     pub fn feature_dim(&self) -> usize {
+        match self.name {
+            EncoderName::ClipS => return 512,
+            EncoderName::ClipXs | EncoderName::ClipVitXs => return 256,
+            _ => {}
+        }
         let plan = self.plan();
         let (_, channels, _) = plan.stages[plan.stages.len() - 1];
         channels * if plan.bottleneck { 4 } else { 1 }
@@ -148,6 +243,11 @@ impl EncoderConfig {
 
     /// How a PyTorch user builds the model that the exported weights fit into.
     pub fn torch_recipe(&self) -> String {
+        if self.is_clip() {
+            return "open_clip.model.CLIP(**json.load(open('open_clip.json')), quick_gelu=True)\
+                .load_state_dict(safetensors.torch.load_file('encoder.safetensors'), strict=True)"
+                .to_owned();
+        }
         let plan = self.plan();
         let name = serde_json::to_value(self.name).expect("a unit variant");
         let name = name.as_str().expect("a string");

@@ -53,26 +53,29 @@ impl Linear {
         self
     }
 
-    /// `[N, in]` → `[N, out]`
-    pub fn forward(&self, x: Tensor<2>) -> Tensor<2> {
-        let y = self.product(x);
-        match &self.bias {
-            Some(bias) => {
-                let bias = value_for(bias, &y);
-                y + bias.unsqueeze()
-            }
-            None => y,
-        }
-    }
-
-    fn product(&self, x: Tensor<2>) -> Tensor<2> {
+    /// `[…, in]` → `[…, out]`
+    pub fn forward<const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {
         let weight = value_for(&self.weight, &x);
-        if cpu::is_channels_last(&x.device()) {
-            // Images of one pixel.
-            let ([n, input], [output, _]) = (x.dims(), weight.dims());
-            let y = cpu::conv(x.reshape([n, 1, 1, input]), weight.reshape([output, input, 1, 1]), 1);
-            return y.reshape([n, output]);
-        }
-        x.matmul(weight.transpose())
+        let bias = self.bias.as_ref().map(|bias| value_for(bias, &x));
+        linear(x, weight, bias)
     }
+}
+
+/// x·Wᵀ + b over the last axis; weight `[out, in]`.
+pub(super) fn linear<const D: usize>(x: Tensor<D>, weight: Tensor<2>, bias: Option<Tensor<1>>) -> Tensor<D> {
+    let (mut dims, [output, input]) = (x.dims(), weight.dims());
+    let rows = dims.iter().product::<usize>() / input;
+    let y = if cpu::is_channels_last(&x.device()) {
+        // Images of one pixel.
+        let y = cpu::conv(x.reshape([rows, 1, 1, input]), weight.reshape([output, input, 1, 1]), 1);
+        y.reshape([rows, output])
+    } else {
+        x.reshape([rows, input]).matmul(weight.transpose())
+    };
+    let y = match bias {
+        Some(bias) => y + bias.unsqueeze(),
+        None => y,
+    };
+    dims[D - 1] = output;
+    y.reshape(dims)
 }

@@ -47,6 +47,23 @@ struct Named<'a, T> {
     inner: &'a mut T,
 }
 
+impl<T> Named<'_, T> {
+    /// The variant of an enum is no part of the name.
+    const ENUM: &'static str = "Enum:";
+
+    fn enter(&mut self, name: &str, container: &str) {
+        if !container.starts_with(Self::ENUM) {
+            self.path.push(name.to_owned());
+        }
+    }
+
+    fn exit(&mut self, container: &str) {
+        if !container.starts_with(Self::ENUM) {
+            self.path.pop();
+        }
+    }
+}
+
 pub(crate) fn visit_named<M: Module>(module: &M, visitor: &mut impl NamedVisitor) {
     module.visit(&mut Named { path: Vec::new(), inner: visitor });
 }
@@ -56,11 +73,11 @@ pub(crate) fn map_named<M: Module>(module: M, mapper: &mut impl NamedMapper) -> 
 }
 
 impl<T: NamedVisitor> ModuleVisitor for Named<'_, T> {
-    fn enter_module(&mut self, name: &str, _: &str) {
-        self.path.push(name.to_owned());
+    fn enter_module(&mut self, name: &str, container: &str) {
+        self.enter(name, container);
     }
-    fn exit_module(&mut self, _: &str, _: &str) {
-        self.path.pop();
+    fn exit_module(&mut self, _: &str, container: &str) {
+        self.exit(container);
     }
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
         self.inner.visit(self.path.join("."), param);
@@ -68,11 +85,11 @@ impl<T: NamedVisitor> ModuleVisitor for Named<'_, T> {
 }
 
 impl<T: NamedMapper> ModuleMapper for Named<'_, T> {
-    fn enter_module(&mut self, name: &str, _: &str) {
-        self.path.push(name.to_owned());
+    fn enter_module(&mut self, name: &str, container: &str) {
+        self.enter(name, container);
     }
-    fn exit_module(&mut self, _: &str, _: &str) {
-        self.path.pop();
+    fn exit_module(&mut self, _: &str, container: &str) {
+        self.exit(container);
     }
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
         self.inner.map(self.path.join("."), param)
@@ -132,24 +149,30 @@ pub fn import<M: Module>(module: M, tensors: &NamedTensors) -> Result<M, ParamEr
 /// Draws every weight of two or more dimensions: convolutions He-normal over their fan-out (as torchvision),
 /// linear layers N(0, 1/fan-in). Vectors keep the values they were built with.
 pub fn initialise<M: Module>(module: M, seed: u64) -> M {
-    struct Initialise {
+    initialise_by(module, seed, |_, dims| match dims {
+        [output, _, height, width] => Some((2.0 / (output * height * width) as f64).sqrt()),
+        [_, input] => Some((1.0 / *input as f64).sqrt()),
+        _ => None,
+    })
+}
+
+/// Draws the parameters for which `deviation(name, shape)` gives a standard deviation; the others keep their values.
+pub(super) fn initialise_by<M: Module>(module: M, seed: u64, deviation: impl Fn(&str, &[usize]) -> Option<f64>) -> M {
+    struct Initialise<F> {
         seed: u64,
+        deviation: F,
     }
-    impl NamedMapper for Initialise {
+    impl<F: Fn(&str, &[usize]) -> Option<f64>> NamedMapper for Initialise<F> {
         fn map<const D: usize>(&mut self, name: String, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
             let dims = param.val().dims();
-            let variance = match dims.as_slice() {
-                [output, _, height, width] => 2.0 / (output * height * width) as f32,
-                [_, input] => 1.0 / *input as f32,
-                _ => return param,
-            };
+            let Some(deviation) = (self.deviation)(&name, &dims) else { return param };
             let mut rng = SampleRng::weights(self.seed, &name);
             let count = dims.iter().product();
-            let values: Vec<f32> = (0..count).map(|_| rng.normal() * variance.sqrt()).collect();
+            let values: Vec<f32> = (0..count).map(|_| rng.normal() * deviation as f32).collect();
             replace(param, &values)
         }
     }
-    map_named(module, &mut Initialise { seed })
+    map_named(module, &mut Initialise { seed, deviation })
 }
 
 /// Moves the running statistics towards those that a step collected: (1 − momentum)·running + momentum·batch.

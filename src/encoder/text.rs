@@ -7,26 +7,27 @@ use burn::tensor::{Device, Int, Tensor, TensorData, module};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// The text encoder's size; `clip-s` is the paper's.
+/// The text encoder of image–text pairs, CLIP's transformer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TextConfig {
+    /// Values that stand for a token inside the transformer.
     pub width: usize,
+    /// Blocks of attention and MLP.
     pub layers: usize,
+    /// Attention heads; must divide the width.
     pub heads: usize,
-    /// Tokens of a text.
+    /// Tokens of a text at most; longer ones are cut. START and END count.
     pub context: usize,
-    /// Entries of the vocabulary.
+    /// Entries of the vocabulary: CLIP's 49408.
     pub vocabulary: usize,
-    /// Dimension of the embedding that images and texts share.
-    pub output: usize,
 }
 
 impl TextConfig {
-    /// The paper's: width 128, 8 layers of 8 heads, 512 out.
+    /// The paper's: width 128, 8 layers of 8 heads.
     pub fn clip_s() -> Self {
         use crate::text::{CONTEXT, VOCABULARY};
-        Self { width: 128, layers: 8, heads: 8, context: CONTEXT, vocabulary: VOCABULARY, output: 512 }
+        Self { width: 128, layers: 8, heads: 8, context: CONTEXT, vocabulary: VOCABULARY }
     }
 }
 
@@ -47,36 +48,38 @@ pub struct TextEncoder {
 
 impl TextEncoder {
     /// Weights are zero until [`super::import`] or an initialisation fills them.
-    pub fn new(config: &TextConfig, device: &Device) -> Self {
+    pub fn new(config: &TextConfig, output: usize, device: &Device) -> Self {
         let zeros = |rows, columns| Param::from_tensor(Tensor::zeros([rows, columns], device));
         Self {
             positional_embedding: zeros(config.context, config.width),
-            text_projection: zeros(config.width, config.output),
+            text_projection: zeros(config.width, output),
             transformer: Transformer::new(config.width, config.layers, config.heads, device),
             token_embedding: Embedding { weight: zeros(config.vocabulary, config.width) },
             ln_final: LayerNorm::new(config.width, device),
         }
     }
 
-    /// Texts of `context` ids each, and where each text ends → embeddings `[N, output]`, not normalised.
+    /// Texts of equally many ids, at most `context`, and where each text ends → embeddings `[N, output]`, not normalised.
+    /// What follows the end changes nothing, as no token looks at later ones.
     ///
     /// # Panics
-    /// If an id is not in the vocabulary, or the ids are not a whole number of texts.
+    /// If an id is not in the vocabulary, or the ids are not a whole number of texts that fit the context.
     pub fn forward(&self, ids: &[u32], ends: &[usize], device: &Device) -> Tensor<2> {
         let like = Tensor::<1>::zeros([1], device);
         let (tokens, positions) =
             (value_for(&self.token_embedding.weight, &like), value_for(&self.positional_embedding, &like));
         let ([vocabulary, width], [context, _], texts) = (tokens.dims(), positions.dims(), ends.len());
-        assert_eq!(ids.len(), texts * context, "every text has {context} ids");
+        let length = ids.len() / texts;
+        assert!(length <= context && length * texts == ids.len(), "every text has at most {context} ids");
         assert!(ids.iter().all(|&id| (id as usize) < vocabulary), "ids are below {vocabulary}");
         let ids: Vec<i32> = ids.iter().map(|&id| id as i32).collect();
-        let ids = Tensor::<2, Int>::from_data(TensorData::new(ids, [texts, context]), device);
-        let x = module::embedding(tokens, ids) + positions.unsqueeze();
-        let x = self.ln_final.forward(self.transformer.forward(x, Some(causal_mask(context, device))));
+        let ids = Tensor::<2, Int>::from_data(TensorData::new(ids, [texts, length]), device);
+        let x = module::embedding(tokens, ids) + positions.narrow(0, 0, length).unsqueeze();
+        let x = self.ln_final.forward(self.transformer.forward(x, Some(causal_mask(length, device))));
         // The feature at END.
-        let rows: Vec<i32> = ends.iter().enumerate().map(|(text, end)| (text * context + end) as i32).collect();
+        let rows: Vec<i32> = ends.iter().enumerate().map(|(text, end)| (text * length + end) as i32).collect();
         let rows = Tensor::<1, Int>::from_data(TensorData::new(rows, [texts]), device);
-        let features = x.reshape([texts * context, width]).select(0, rows);
+        let features = x.reshape([texts * length, width]).select(0, rows);
         features.matmul(value_for(&self.text_projection, &like))
     }
 }

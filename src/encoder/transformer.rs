@@ -1,6 +1,6 @@
 //! CLIP's transformer blocks, pre-norm with QuickGELU, under CLIP's parameter names.
 
-use super::layers::value_for;
+use super::layers::{Linear, linear, value_for};
 use burn::module::{Module, Param};
 use burn::tensor::{Device, Tensor, activation::sigmoid, activation::softmax};
 
@@ -29,38 +29,12 @@ impl LayerNorm {
     }
 }
 
-/// A matrix product with bias over the last axis; weight `[out, in]`.
-#[derive(Module, Debug)]
-pub struct Projection {
-    pub weight: Param<Tensor<2>>,
-    pub bias: Param<Tensor<1>>,
-}
-
-impl Projection {
-    pub fn new(input: usize, output: usize, device: &Device) -> Self {
-        let (weight, bias) = (Tensor::zeros([output, input], device), Tensor::zeros([output], device));
-        Self { weight: Param::from_tensor(weight), bias: Param::from_tensor(bias) }
-    }
-
-    /// `[N, L, in]` → `[N, L, out]`
-    pub fn forward(&self, x: Tensor<3>) -> Tensor<3> {
-        linear(x.clone(), value_for(&self.weight, &x), value_for(&self.bias, &x))
-    }
-}
-
-/// x·Wᵀ + b
-fn linear(x: Tensor<3>, weight: Tensor<2>, bias: Tensor<1>) -> Tensor<3> {
-    let ([n, length, input], [output, _]) = (x.dims(), weight.dims());
-    let y = x.reshape([n * length, input]).matmul(weight.transpose()) + bias.unsqueeze();
-    y.reshape([n, length, output])
-}
-
 /// Multi-head self-attention with PyTorch's parameter names.
 #[derive(Module, Debug)]
 pub struct Attention {
     in_proj_weight: Param<Tensor<2>>,
     in_proj_bias: Param<Tensor<1>>,
-    out_proj: Projection,
+    out_proj: Linear,
     #[module(skip)]
     heads: usize,
 }
@@ -70,7 +44,7 @@ impl Attention {
         Self {
             in_proj_weight: Param::from_tensor(Tensor::zeros([3 * width, width], device)),
             in_proj_bias: Param::from_tensor(Tensor::zeros([3 * width], device)),
-            out_proj: Projection::new(width, width, device),
+            out_proj: Linear::new(width, width, device).with_bias(),
             heads,
         }
     }
@@ -81,7 +55,7 @@ impl Attention {
         let (weight, bias) = (value_for(&self.in_proj_weight, &x), value_for(&self.in_proj_bias, &x));
         let size = width / self.heads;
         // [N, L, 3·width] → q, k, v [N, heads, L, size]
-        let all = linear(x, weight, bias).reshape([n, length, 3 * self.heads, size]).swap_dims(1, 2);
+        let all = linear(x, weight, Some(bias)).reshape([n, length, 3 * self.heads, size]).swap_dims(1, 2);
         let part = |k: usize| all.clone().narrow(1, k * self.heads, self.heads);
         let logits = part(0).matmul(part(1).swap_dims(2, 3)) * (size as f64).powf(-0.5);
         let logits = match mask {
@@ -95,8 +69,8 @@ impl Attention {
 
 #[derive(Module, Debug)]
 pub struct Mlp {
-    c_fc: Projection,
-    c_proj: Projection,
+    c_fc: Linear,
+    c_proj: Linear,
 }
 
 #[derive(Module, Debug)]
@@ -129,8 +103,8 @@ impl Transformer {
             attn: Attention::new(width, heads, device),
             ln_1: LayerNorm::new(width, device),
             mlp: Mlp {
-                c_fc: Projection::new(width, 4 * width, device),
-                c_proj: Projection::new(4 * width, width, device),
+                c_fc: Linear::new(width, 4 * width, device).with_bias(),
+                c_proj: Linear::new(4 * width, width, device).with_bias(),
             },
             ln_2: LayerNorm::new(width, device),
         };

@@ -3,7 +3,9 @@
 use super::EvalError;
 use crate::augment::{AugmentConfig, Augmenter};
 use crate::data::Split;
-use crate::encoder::{EncoderConfig, HeadConfig, Model, NamedTensors, Pass, ResNet, export, import};
+use crate::encoder::{
+    EncoderConfig, ImageEncoder, Model, ModelConfig, NamedTensors, Pass, export, from_open_clip, import,
+};
 use crate::math::{Matrix, Purpose, SampleRng};
 use burn::tensor::{Device, Tensor, TensorData};
 use ndarray::{Axis, s};
@@ -20,7 +22,7 @@ pub struct Labelled {
 
 /// An encoder without gradients whose weights cannot change: a hash taken at the start is compared at the end.
 pub struct FrozenEncoder {
-    net: ResNet,
+    net: ImageEncoder,
     augment: AugmentConfig,
     size: usize,
     device: Device,
@@ -35,17 +37,20 @@ impl FrozenEncoder {
         augment: &AugmentConfig,
         device: Device,
     ) -> Result<Self, EvalError> {
-        Ok(Self::freeze(import(ResNet::new(config, &device), weights)?, augment, device))
+        let net = ImageEncoder::new(config, augment.views[0].size, &device);
+        let net = if config.is_clip() { import(net, &image_weights(weights))? } else { import(net, weights)? };
+        Ok(Self::freeze(net, augment, device))
     }
 
     /// The encoder that a run with `seed` starts from, for comparison.
     pub fn untrained(config: &EncoderConfig, seed: u64, augment: &AugmentConfig, device: Device) -> Self {
         // Weights are drawn by name, so the encoder has to stand where it stands in a model.
-        let head = HeadConfig { layers: 2, hidden: 1, output: 2, norm: true };
-        Self::freeze(Model::new(config, &head, seed, &device).encoder, augment, device)
+        let image_size = augment.views[0].size;
+        let config = ModelConfig { encoder: config.clone(), head: None, text: None, image_size };
+        Self::freeze(Model::new(&config, seed, &device).encoder, augment, device)
     }
 
-    fn freeze(net: ResNet, augment: &AugmentConfig, device: Device) -> Self {
+    fn freeze(net: ImageEncoder, augment: &AugmentConfig, device: Device) -> Self {
         let hash = hash(&net);
         Self { net, augment: augment.clone(), size: augment.views[0].size, device, hash }
     }
@@ -111,7 +116,13 @@ impl FrozenEncoder {
     }
 }
 
-fn hash(net: &ResNet) -> blake3::Hash {
+/// The image encoder's part of a model of image–text pairs.
+fn image_weights(weights: &NamedTensors) -> NamedTensors {
+    let renamed = from_open_clip(weights).into_iter();
+    renamed.filter_map(|(name, tensor)| Some((name.strip_prefix("encoder.")?.to_owned(), tensor))).collect()
+}
+
+fn hash(net: &ImageEncoder) -> blake3::Hash {
     let mut hasher = blake3::Hasher::new();
     for (name, tensor) in export(net) {
         hasher.update(name.as_bytes());

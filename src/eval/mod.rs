@@ -1,5 +1,5 @@
-//! Evaluation of a frozen encoder: linear classifier and nearest neighbours on the features before the head.
-//! Never imports training.
+//! Evaluation of a frozen encoder: linear classifier and nearest neighbours on the features before the head; retrieval and
+//! zero-shot classification with image–text pairs. Never imports training.
 //!
 //! Adding one: a new file here, and a verb in `cli`.
 
@@ -9,7 +9,10 @@ mod knn;
 mod linear_fast;
 mod linear_paper;
 mod logistic;
+mod retrieval;
 mod split;
+mod text;
+mod zero_shot;
 
 pub use accuracy::Accuracy;
 pub use features::{FrozenEncoder, Labelled};
@@ -17,7 +20,10 @@ pub use knn::{knn_predict, knn_scores};
 pub use linear_fast::linear_fast;
 pub use linear_paper::{PaperProtocol, linear_paper};
 pub use logistic::{LinearClassifier, fit_logistic};
+pub use retrieval::{Recall, Retrieval, retrieve};
 pub use split::labelled_splits;
+pub use text::FrozenText;
+pub use zero_shot::{TEMPLATES, class_weights, zero_shot};
 
 #[derive(Debug, thiserror::Error)]
 pub enum EvalError {
@@ -31,6 +37,8 @@ pub enum EvalError {
     OneClass(String),
     #[error("{0} leaves no images to test or to train on: add images, or name a folder with --test")]
     NoTest(String),
+    #[error("the run has no text encoder: only runs of `sogclr pretrain --pairs` (or --template) have one")]
+    NoText,
     #[error("the encoder gave features that are not finite: its weights are broken")]
     NonFinite,
 }

@@ -82,7 +82,8 @@ impl Spec for InfominConfig {
     }
 
     fn build(&self, parts: &Parts) -> Box<dyn Method> {
-        let own = Own { jigsaw: JigsawHead::new(parts.encoder.feature_dim(), parts.head.output, &parts.device) };
+        let own =
+            Own { jigsaw: JigsawHead::new(parts.model.encoder.feature_dim(), parts.model.output(), &parts.device) };
         Box::new(Infomin {
             loss: self.loss(),
             keys: QueuedKeys::new(parts, self.momentum, self.queue, self.norm_groups),

@@ -25,22 +25,7 @@ impl Spec for IsogclrConfig {
     fn check(&self) -> Result<(), Problem> {
         check_temperature(self.temperature)?;
         check_gamma(&self.gamma)?;
-        let Individual { rho, rate, beta, clip, range: [low, high] } = self.individual;
-        let wrong = |key: &str, problem: String| Err((format!("method.individual.{key}"), problem));
-        if !(0.005..=10.0).contains(&low) || !(low..=10.0).contains(&high) {
-            return wrong("range", format!("is {low}–{high}; it must rise within 0.005–10"));
-        }
-        if !(low..=high).contains(&self.temperature) {
-            let problem = format!("is {}; it must lie in the range {low}–{high}", self.temperature);
-            return Err(("method.temperature".into(), problem));
-        }
-        if !(beta > 0.0 && beta <= 1.0) {
-            return wrong("beta", format!("is {beta}; it must be above 0 and at most 1"));
-        }
-        if !(rate >= 0.0 && clip >= 0.0 && rho.is_finite() && rate.is_finite()) {
-            return wrong("rate", format!("is {rate} with clip {clip} and rho {rho}; use finite numbers from 0"));
-        }
-        Ok(())
+        check_individual(&self.individual, self.temperature)
     }
 
     fn loss(&self) -> Box<dyn Loss> {
@@ -53,4 +38,23 @@ impl Spec for IsogclrConfig {
             individual: Some(self.individual),
         })
     }
+}
+
+pub(super) fn check_individual(individual: &Individual, temperature: f64) -> Result<(), Problem> {
+    let Individual { rho, rate, beta, clip, range: [low, high] } = *individual;
+    let wrong = |key: &str, problem: String| Err((format!("method.individual.{key}"), problem));
+    if !(0.005..=10.0).contains(&low) || !(low..=10.0).contains(&high) {
+        return wrong("range", format!("is {low}–{high}; it must rise within 0.005–10"));
+    }
+    if !(low..=high).contains(&temperature) {
+        let problem = format!("is {temperature}; it must lie in the range {low}–{high}");
+        return Err(("method.temperature".into(), problem));
+    }
+    if !(beta > 0.0 && beta <= 1.0) {
+        return wrong("beta", format!("is {beta}; it must be above 0 and at most 1"));
+    }
+    if !(rate >= 0.0 && clip >= 0.0 && rho.is_finite() && rate.is_finite()) {
+        return wrong("rate", format!("is {rate} with clip {clip} and rho {rho}; use finite numbers from 0"));
+    }
+    Ok(())
 }

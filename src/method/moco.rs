@@ -83,7 +83,8 @@ pub(super) fn suit_moco(setting: &Setting, around: &mut Surroundings) {
     around.head.norm = false;
     if !setting.is_small {
         around.optimizer = OptimizerConfig::Sgd(Sgd { momentum: 0.9, nesterov: false, weight_decay: 1e-4 });
-        around.learning_rate = LearningRate { base: 0.03, scaling: Scaling::Linear, warmup_epochs: 0.0 };
+        around.learning_rate =
+            LearningRate { base: 0.03, scaling: Scaling::Linear, warmup_epochs: 0.0, warmup_steps: None };
     }
 }
 
@@ -112,7 +113,7 @@ impl QueuedKeys {
     pub fn new(parts: &Parts, momentum: f64, queue: usize, groups: usize) -> Self {
         Self {
             follower: MomentumEncoder::new(parts, momentum),
-            queue: FeatureQueue::new(queue, parts.head.output, parts.seed),
+            queue: FeatureQueue::new(queue, parts.model.output(), parts.seed),
             groups,
             seed: parts.seed,
         }

@@ -3,20 +3,27 @@
 //!
 //! Adding one: a new file with its configuration and [`Spec`], and one line in `methods!`.
 
+mod clip;
 mod dcl;
 mod debiased;
+mod fastclip;
 mod flatnce;
 mod infomin;
 mod isogclr;
+mod isogclr_pairs;
+mod learned;
 mod moco;
 mod momentum;
 mod nnclr;
 mod own;
+mod pairs;
 mod predictor;
 mod queue;
+mod siglip;
 mod simclr;
 mod simo;
 mod sogclr;
+mod sogclr_pairs;
 mod supcon;
 
 pub use momentum::MomentumEncoder;
@@ -25,7 +32,7 @@ pub use queue::FeatureQueue;
 
 use crate::augment::{AugmentConfig, Preset};
 use crate::batch::Batch;
-use crate::encoder::{BufferUpdates, EncoderConfig, HeadConfig, Model, NamedTensors, ParamError, Pass};
+use crate::encoder::{BufferUpdates, HeadConfig, Model, ModelConfig, NamedTensors, ParamError, Pass};
 use crate::loss::{EmbeddingSets, Loss, SetName};
 use crate::math::Matrix;
 use crate::optim::{LearningRate, NamedGrads, Optimizer, OptimizerConfig};
@@ -39,7 +46,7 @@ macro_rules! methods {
     ($($(#[$doc:meta])* $name:literal $variant:ident($config:ty),)*) => {
         /// The method and its hyper-parameters.
         #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-        #[serde(tag = "kind", rename_all = "lowercase", deny_unknown_fields)]
+        #[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
         pub enum MethodConfig {
             $($(#[$doc])* $variant($config),)*
         }
@@ -47,8 +54,8 @@ macro_rules! methods {
         impl MethodConfig {
             pub const NAMES: &[&str] = &[$($name),*];
 
-            /// The method's defaults for this data; `None` for an unknown name.
-            pub fn defaults(name: &str, setting: &Setting) -> Option<Self> {
+            /// The method of exactly this name, with its defaults for this data.
+            fn exactly(name: &str, setting: &Setting) -> Option<Self> {
                 match name {
                     $($name => Some(Self::$variant(<$config as Spec>::defaults(setting))),)*
                     _ => None,
@@ -93,6 +100,44 @@ methods! {
     "debiased" Debiased(debiased::DebiasedConfig),
     /// Supervised contrastive loss; needs labels.
     "supcon" Supcon(supcon::SupconConfig),
+    /// CLIP's InfoNCE on image–text pairs, the baseline that wants large batches.
+    "clip" Clip(clip::ClipConfig),
+    /// SogCLR on image–text pairs: one moving average for each image and one for each text.
+    "sogclr-pairs" SogclrPairs(sogclr_pairs::SogclrPairsConfig),
+    /// iSogCLR on image–text pairs: a learned temperature for each image and each text.
+    "isogclr-pairs" IsogclrPairs(isogclr_pairs::IsogclrPairsConfig),
+    /// FastCLIP on image–text pairs: v3 with a learned global temperature, or v1 and v2.
+    "fastclip" Fastclip(fastclip::FastclipConfig),
+    /// SigLIP on image–text pairs: every pair is a question of its own.
+    "siglip" Siglip(siglip::SiglipConfig),
+}
+
+impl MethodConfig {
+    /// What distinguishes the method of image–text pairs where one of images alone has the same name.
+    const PAIRS: &str = "-pairs";
+
+    /// The method's defaults for this data, or what is wrong with the name. `sogclr` and `isogclr` are also the names of
+    /// their forms for image–text pairs.
+    pub fn named(name: &str, setting: &Setting) -> Result<Self, String> {
+        let of_pairs = setting.has_text.then(|| Self::exactly(&format!("{name}{}", Self::PAIRS), setting)).flatten();
+        let found = of_pairs.or_else(|| Self::exactly(name, setting));
+        match found {
+            Some(method) if method.spec().pair_temperature().is_some() == setting.has_text => Ok(method),
+            found => {
+                let fits = |name: &&str| {
+                    let method = Self::exactly(name, setting);
+                    method.is_some_and(|method| method.spec().pair_temperature().is_some() == setting.has_text)
+                };
+                let known: Vec<&str> = Self::NAMES.iter().copied().filter(fits).collect();
+                let known = known.iter().map(|name| name.trim_end_matches(Self::PAIRS)).collect::<Vec<_>>().join(", ");
+                Err(match (found.is_some(), setting.has_text) {
+                    (true, true) => format!("{name} is for images alone; methods of image–text pairs are {known}"),
+                    (true, false) => format!("{name} is for image–text pairs (--pairs); methods of images are {known}"),
+                    (false, _) => format!("known methods are {known}"),
+                })
+            }
+        }
+    }
 }
 
 /// What is wrong with a value, as (key, problem).
@@ -104,8 +149,11 @@ pub struct Setting {
     /// Images up to about 64 pixels, such as CIFAR's.
     pub is_small: bool,
     pub is_grey: bool,
+    /// Image–text pairs.
+    pub has_text: bool,
     pub samples: usize,
     pub batch: usize,
+    pub epochs: usize,
 }
 
 /// Defaults of what stands around the method, which it may change to its authors' choices.
@@ -118,8 +166,7 @@ pub struct Surroundings {
 
 /// What a method is built from.
 pub struct Parts<'a> {
-    pub encoder: &'a EncoderConfig,
-    pub head: &'a HeadConfig,
+    pub model: &'a ModelConfig,
     pub seed: u64,
     /// The device that trains, with autodiff.
     pub device: Device,
@@ -137,6 +184,11 @@ pub trait Spec {
     /// Refuses what does not fit this data and batch.
     fn check_setting(&self, _samples: usize, _batch: usize) -> Result<(), Problem> {
         Ok(())
+    }
+
+    /// τ at the start, of methods for image–text pairs; the others have none.
+    fn pair_temperature(&self) -> Option<f64> {
+        None
     }
 
     fn needs_labels(&self) -> bool {

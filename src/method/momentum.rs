@@ -20,7 +20,7 @@ impl MomentumEncoder {
     pub fn new(parts: &Parts, momentum: f64) -> Self {
         let device = parts.device.clone().inner();
         // Weights are a function of (seed, name).
-        Self { model: Model::new(parts.encoder, parts.head, parts.seed, &device), momentum, device }
+        Self { model: Model::new(parts.model, parts.seed, &device), momentum, device }
     }
 
     /// Embeddings `[samples, dim]` of view `view`. The samples pass in the order `order`, `group` at a time, and batch

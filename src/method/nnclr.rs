@@ -60,7 +60,7 @@ impl Spec for NnclrConfig {
     }
 
     fn build(&self, parts: &Parts) -> Box<dyn Method> {
-        let dim = parts.head.output;
+        let dim = parts.model.output();
         let own = Own { predictor: Predictor::new(dim, self.hidden, &parts.device) };
         let (own, support) = (OwnModule::new(own, parts.seed), FeatureQueue::new(self.queue, dim, parts.seed));
         Box::new(Nnclr { loss: self.loss(), own, support })

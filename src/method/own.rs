@@ -20,6 +20,11 @@ impl<M: Module> OwnModule<M> {
         self.module.as_ref().expect("between updates")
     }
 
+    /// Replaces the module by what `change` makes of it.
+    pub fn map(&mut self, change: impl FnOnce(M) -> M) {
+        self.module = self.module.take().map(change);
+    }
+
     pub fn collect(&self, gradients: &mut Gradients) -> NamedGrads {
         NamedGrads::collect(self.get(), gradients)
     }

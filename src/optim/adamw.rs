@@ -1,10 +1,10 @@
-//! AdamW, PyTorch's form: decay w by lr·wd, then the bias-corrected Adam step.
+//! AdamW, PyTorch's form: decay w by lr·wd, then the bias-corrected Adam step. Vectors do not decay, as in open_clip.
 
 use super::{At, Real, Rule};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AdamW {
     /// Memory of the mean gradient.
@@ -13,7 +13,7 @@ pub struct AdamW {
     pub beta2: f64,
     /// Added to the root of the mean square.
     pub epsilon: f64,
-    /// Decoupled decay of all parameters.
+    /// Decoupled decay of matrices; biases, norms and learned temperatures do not decay.
     pub weight_decay: f64,
 }
 
@@ -22,13 +22,19 @@ impl Rule for AdamW {
         2
     }
 
+    /// 1/(1 − βᵗ), which make up for the start at zero.
+    fn constants(&self, at: At) -> [f64; 2] {
+        [self.beta1, self.beta2].map(|beta| 1.0 / (1.0 - beta.powi(at.step.min(i32::MAX as u64) as i32)))
+    }
+
     #[inline(always)]
     fn update<T: Real>(&self, w: T, g: T, slots: &mut [T], at: At) -> T {
         slots[0] = slots[0].clone().times(self.beta1) + g.clone().times(1.0 - self.beta1);
         slots[1] = slots[1].clone().times(self.beta2) + (g.clone() * g).times(1.0 - self.beta2);
-        let correct = |beta: f64| 1.0 / (1.0 - beta.powi(at.step.min(i32::MAX as u64) as i32));
-        let mean = slots[0].clone().times(correct(self.beta1));
-        let deviation = slots[1].clone().times(correct(self.beta2)).sqrt().plus(self.epsilon);
-        w.times(1.0 - at.lr * self.weight_decay) - (mean / deviation).times(at.lr)
+        let [mean_factor, square_factor] = at.constants;
+        let mean = slots[0].clone().times(mean_factor);
+        let deviation = slots[1].clone().times(square_factor).sqrt().plus(self.epsilon);
+        let decay = if at.is_vector { 0.0 } else { at.lr * self.weight_decay };
+        w.times(1.0 - decay) - (mean / deviation).times(at.lr)
     }
 }

@@ -95,7 +95,7 @@ impl OptimizerConfig {
 }
 
 /// One parameter's update, for all of its values at once or for one after the other.
-pub trait Rule: Sync {
+pub trait Rule: Copy + Sync {
     /// How many states a parameter has, one or two; they start at zero.
     fn slots(&self) -> usize;
 
@@ -107,6 +107,11 @@ pub trait Rule: Sync {
     /// Where given, the decayed gradient is scaled by trust·‖w‖/‖g‖, norms over the whole parameter.
     fn trust(&self, _at: At) -> Option<f64> {
         None
+    }
+
+    /// What an update computes once for all values of a parameter; `update` finds it in [`At::constants`].
+    fn constants(&self, _at: At) -> [f64; 2] {
+        [0.0; 2]
     }
 
     /// The new parameter, from the gradient after decay and scaling.
@@ -121,6 +126,8 @@ pub struct At {
     pub step: u64,
     /// Biases and batch-norm parameters.
     pub is_vector: bool,
+    /// The rule's own.
+    pub constants: [f64; 2],
 }
 
 /// An optimiser and its state.
@@ -196,7 +203,7 @@ impl NamedMapper for Update<'_> {
         let Some(grad) = self.grads.remove(&name) else { return param };
         let config = &self.optimizer.config;
         let slots = self.optimizer.slots.entry(name).or_insert_with(|| vec![grad.zeros_like(); config.slots()]);
-        let at = At { lr: self.lr, step: self.optimizer.step, is_vector: D == 1 };
+        let at = At { lr: self.lr, step: self.optimizer.step, is_vector: D == 1, constants: [0.0; 2] };
         param.map(|value| {
             let dims = value.dims();
             let new = config.update(value.inner().reshape([-1]), grad, slots, at);

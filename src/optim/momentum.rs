@@ -4,7 +4,7 @@ use super::{At, Real, Rule};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PaperMomentum {
     /// β, the weight of the new gradient; 0.1 is an ordinary momentum of 0.9.

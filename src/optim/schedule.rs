@@ -24,6 +24,9 @@ pub struct LearningRate {
     pub scaling: Scaling,
     /// Epochs of linear warm-up from 0; may be a fraction.
     pub warmup_epochs: f64,
+    /// Steps of linear warm-up, in place of `warmup_epochs`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub warmup_steps: Option<usize>,
 }
 
 impl LearningRate {
@@ -39,7 +42,10 @@ impl LearningRate {
     /// The learning rate of step `t` of `epochs`·`steps_per_epoch`.
     pub fn at(&self, t: usize, batch: usize, epochs: usize, steps_per_epoch: usize) -> f64 {
         let total = (epochs * steps_per_epoch) as f64;
-        let warmup = (self.warmup_epochs * steps_per_epoch as f64).round();
+        let warmup = match self.warmup_steps {
+            Some(steps) => steps as f64,
+            None => (self.warmup_epochs * steps_per_epoch as f64).round(),
+        };
         warmup_cosine(self.peak(batch), t as f64, warmup, total)
     }
 }

@@ -10,6 +10,7 @@ const CHUNK: usize = 1 << 14;
 
 /// The new parameter; `slots` are updated.
 pub(super) fn update<R: Rule>(rule: &R, w: Tensor<1>, g: Tensor<1>, slots: &mut Vec<Tensor<1>>, at: At) -> Tensor<1> {
+    let at = At { constants: rule.constants(at), ..at };
     let mut all = vec![w, g];
     all.append(slots);
     match in_place(all, |all| match all {
@@ -39,6 +40,7 @@ fn update_tensors<R: Rule>(rule: &R, w: Tensor<1>, g: Tensor<1>, slots: &mut [Te
     rule.update(w, g, slots, at)
 }
 
+/// The rule, `at` and the ratio are copied into every task: through a reference they would be read again for each value.
 fn update_values<R: Rule>(rule: &R, w: &mut [f32], g: &mut [f32], slots: &mut [&mut [f32]], at: At) {
     let ratio = rule.trust(at).map_or(1.0, |trust| {
         // f64 sums of fixed chunks, added in order: the same for any number of threads.
@@ -54,22 +56,24 @@ fn update_values<R: Rule>(rule: &R, w: &mut [f32], g: &mut [f32], slots: &mut [&
         let (w, g) = sums.into_iter().fold((0.0, 0.0), |(a, b), (c, d)| (a + c, b + d));
         if w * g == 0.0 { 1.0 } else { (trust * w.sqrt() / g.sqrt()) as f32 }
     });
-    let decayed = |w: f32, g: f32| rule.decayed(w, g, at) * ratio;
+    let rule = *rule;
     let values = w.par_chunks_mut(CHUNK).zip(g.par_chunks(CHUNK));
     match slots {
         [a] => values.zip(a.par_chunks_mut(CHUNK)).for_each(|((w, g), a)| {
+            let (rule, at, ratio) = (rule, at, ratio);
             for ((w, &g), a) in w.iter_mut().zip(g).zip(a) {
                 let mut own = [*a];
-                *w = rule.update(*w, decayed(*w, g), &mut own, at);
+                *w = rule.update(*w, rule.decayed(*w, g, at) * ratio, &mut own, at);
                 [*a] = own;
             }
         }),
         [a, b] => {
             let slots = a.par_chunks_mut(CHUNK).zip(b.par_chunks_mut(CHUNK));
             values.zip(slots).for_each(|((w, g), (a, b))| {
+                let (rule, at, ratio) = (rule, at, ratio);
                 for ((w, &g), (a, b)) in w.iter_mut().zip(g).zip(a.iter_mut().zip(b)) {
                     let mut own = [*a, *b];
-                    *w = rule.update(*w, decayed(*w, g), &mut own, at);
+                    *w = rule.update(*w, rule.decayed(*w, g, at) * ratio, &mut own, at);
                     [*a, *b] = own;
                 }
             });
@@ -121,7 +125,8 @@ mod tests {
             let mut in_place = slots.clone();
             let (mut w, mut v) = (tensor(len, 1.0), tensor(len, 1.0));
             for step in 1..=3 {
-                let at = At { lr: 0.1, step, is_vector };
+                let mut at = At { lr: 0.1, step, is_vector, constants: [0.0; 2] };
+                at.constants = rule.constants(at);
                 let g = tensor(len, 2.0 + step as f32);
                 w = update_tensors(rule, w, g.clone(), &mut slots, at);
                 v = update(rule, v, g, &mut in_place, at);

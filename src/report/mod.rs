@@ -1,8 +1,10 @@
-//! Results for people: tables.
+//! Results for people: tables and pictures.
 
 mod comparison;
+mod sheet;
 
 pub use comparison::{Contender, comparison_csv, comparison_markdown};
+pub use sheet::contact_sheet;
 
 use crate::eval::Accuracy;
 

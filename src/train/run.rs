@@ -1,10 +1,11 @@
 //! The run folder: `config.toml`, `manifest.jsonl`, `metrics.jsonl`, `checkpoints/`, `encoder.safetensors`,
-//! `summary.json`.
+//! `summary.json`, and `open_clip.json` for image–text pairs.
 
 use super::{Checkpoint, TrainError};
 use crate::config::{Overrides, RunConfig};
 use crate::data::{DataConfig, DataError, Dataset, Manifest};
-use crate::encoder::NamedTensors;
+use crate::encoder::{NamedTensors, to_open_clip};
+use crate::loss::{GLOBAL_TAU, LOG_SCALE};
 use crate::storage::{StorageError, read, save_tensors, write_atomic};
 use serde_json::{Map, Value};
 use std::fs::{File, TryLockError};
@@ -29,6 +30,9 @@ impl Run {
             .map_err(|source| StorageError::Write { path: folder.to_owned(), source })?;
         let lock = lock(folder)?;
         write_atomic(&folder.join("manifest.jsonl"), manifest.to_jsonl().as_bytes())?;
+        if let Some(open_clip) = config.model().open_clip() {
+            write_atomic(&folder.join("open_clip.json"), format!("{open_clip:#}\n").as_bytes())?;
+        }
         write_atomic(&folder.join("config.toml"), config.to_toml().as_bytes())?;
         Ok(Self { folder: folder.to_owned(), config, _lock: lock })
     }
@@ -92,7 +96,7 @@ impl Run {
             return Err(TrainError::Diverged { step: checkpoint.step, name });
         }
         // The encoder first: a crash between the two leaves a checkpoint from which it is written again.
-        save_encoder(&self.folder.join("encoder.safetensors"), &checkpoint.model)?;
+        save_tensors(&self.folder.join("encoder.safetensors"), &self.exported(checkpoint), ("format", "pt"))?;
         checkpoint.save(&self.checkpoint_path(checkpoint.step))?;
         let kept = |step: usize| {
             let every = self.config.train.keep_every.map(|epochs| epochs * steps_per_epoch);
@@ -103,6 +107,18 @@ impl Run {
             let _ = std::fs::remove_file(self.checkpoint_path(step));
         }
         Ok(())
+    }
+
+    /// The encoder alone with torchvision's names, or both encoders of image–text pairs with open_clip's.
+    fn exported(&self, checkpoint: &Checkpoint) -> NamedTensors {
+        let Some(temperature) = self.config.method.spec().pair_temperature() else {
+            let encoder = checkpoint.model.iter();
+            let encoder = encoder.filter_map(|(name, tensor)| Some((name.strip_prefix("encoder.")?, tensor)));
+            return encoder.map(|(name, tensor)| (name.to_owned(), tensor.clone())).collect();
+        };
+        let learned = |name: &str| Some(f64::from(*checkpoint.method_tensors.get(name)?.values.first()?));
+        let log_scale = learned(LOG_SCALE).or_else(|| Some(-learned(GLOBAL_TAU)?.ln()));
+        to_open_clip(&checkpoint.model, log_scale.unwrap_or(-temperature.ln()))
     }
 
     /// The newest checkpoint that can be read. If that is not the newest of all, also what is wrong with that one.
@@ -159,15 +175,6 @@ pub fn refuse_existing(folder: &Path) -> Result<(), TrainError> {
     }
     let is_taken = folder.is_file() || folder.read_dir().is_ok_and(|mut entries| entries.next().is_some());
     if is_taken { Err(TrainError::NotEmpty(folder.to_owned())) } else { Ok(()) }
-}
-
-/// The encoder alone, with torchvision's names.
-fn save_encoder(path: &Path, model: &NamedTensors) -> Result<(), StorageError> {
-    let encoder = model
-        .iter()
-        .filter_map(|(name, tensor)| Some((name.strip_prefix("encoder.")?.to_owned(), tensor.clone())))
-        .collect();
-    save_tensors(path, &encoder, ("format", "pt"))
 }
 
 fn lock(folder: &Path) -> Result<File, TrainError> {

@@ -1,6 +1,7 @@
 //! Is it learning? Signals from the embeddings of one batch, without labels, and a verdict on the run so far.
 //!
-//! a and b are the unit-norm embeddings of the first two views `[B, d]` (b is the momentum key where there is one):
+//! a and b are the unit-norm embeddings of the first two views `[B, d]` (b is the momentum key where there is one, and the
+//! text of image–text pairs):
 //! - accuracy: the share of i for which argmaxⱼ aᵢ·bⱼ = i; chance is 1/B
 //! - alignment: mean ‖aᵢ − bᵢ‖², from 0 (views agree) to 4
 //! - uniformity: ln mean_{i≠j} exp(−2‖aᵢ − aⱼ‖²), from 0 (one point) down to about −4
@@ -24,10 +25,11 @@ pub struct Signals {
 }
 
 impl Signals {
-    /// `None` without two views.
+    /// `None` without something to compare the first view with.
     pub fn of(sets: &EmbeddingSets) -> Option<Self> {
         let a = sets.get(SetName::View(0)).ok()?;
-        let b = sets.get(SetName::View(1)).or_else(|_| sets.get(SetName::Key(1))).ok()?;
+        let others = [SetName::View(1), SetName::Key(1), SetName::Text];
+        let b = others.into_iter().find_map(|name| sets.get(name).ok())?;
         Some(Self::between(a, b))
     }
 

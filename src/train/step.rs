@@ -1,4 +1,4 @@
-//! One training step: crops → encoder and head → gather → loss → backward → reduce → optimiser → state.
+//! One training step: crops and texts → encoders and head → gather → loss → backward → reduce → optimiser → state.
 //!
 //! The loss sees only embeddings on the host; its gradient goes back through the network as the gradient of
 //! Σ h·sg(∂L/∂h). That allows a batch larger than the memory (gradient caching): embed it chunk by chunk and forget the
@@ -135,6 +135,10 @@ fn embed(
                 (0..views)
                     .map(|view| (SetName::View(first + view), h.clone().narrow(0, view * rows.len(), rows.len()))),
             );
+        }
+        if let (Some(text), Some(texts)) = (&model.text, &batch.texts) {
+            let (ids, ends) = texts.rows(rows);
+            sets.push((SetName::Text, text.forward(&ids, &ends, device)));
         }
         let companions = method.companions(model, batch, rows, &sets, pass);
         sets.extend(companions);

@@ -3,7 +3,7 @@
 use super::metrics::Window;
 use super::signals::History;
 use super::{Checkpoint, Metric, Metrics, Run, Signals, StepOutput, TrainError, Verdict, open_device, step};
-use crate::batch::{Batch, BatchPlan, Loader};
+use crate::batch::{Batch, BatchPlan, Loader, Rendering};
 use crate::comm::Collective;
 use crate::config::RunConfig;
 use crate::data::Split;
@@ -59,11 +59,12 @@ impl Trainer {
     /// A fresh start on `samples` images.
     pub fn new(config: &RunConfig, samples: usize) -> Result<Self, TrainError> {
         let device = open_device(config.train.device)?.autodiff();
-        let parts = Parts { encoder: &config.encoder, head: &config.head, seed: config.seed, device: device.clone() };
+        let model = config.model();
+        let parts = Parts { model: &model, seed: config.seed, device: device.clone() };
         let method = config.method.spec().build(&parts);
         Ok(Self {
             plan: plan(config, samples),
-            model: Some(Model::new(&config.encoder, &config.head, config.seed, &device)),
+            model: Some(Model::new(&model, config.seed, &device)),
             optimizer: Optimizer::new(config.optimizer.clone()),
             state: SampleState::new(samples, method.loss().columns()),
             method,
@@ -132,7 +133,12 @@ impl Trainer {
             run.save(&self.checkpoint(), per_epoch)?;
         }
         let ranks = (comm.rank(), comm.size());
-        let loader = Loader::start(split, self.config.augment.clone(), self.plan.clone(), self.step, ranks);
+        let rendering = Rendering {
+            augment: self.config.augment.clone(),
+            context: self.config.text.as_ref().map(|text| text.context),
+            seed: self.config.seed,
+        };
+        let loader = Loader::start(split, rendering, self.plan.clone(), self.step, ranks);
         let interval = Duration::from_secs_f64(60.0 * self.config.train.checkpoint_minutes);
         let report_every = per_epoch.div_ceil(100);
         let mut history = History::default();

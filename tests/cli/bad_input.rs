@@ -43,7 +43,7 @@ const CASES: &[(&[&str], &str)] = &[
     (&["--views", "2x8+"], "2x224 or 4x160+2x96"),
     (&["--views", "0x8"], "2x224 or 4x160+2x96"),
     (&["--views", "2x6+2x8"], "large crops first"),
-    (&["--views", "1x8"], "fewer than 2 crops"),
+    (&["--views", "1x8"], "positives need 2"),
     (&["--views", "2x16"], "leave one of them out"),
     (&["--micro-batch", "3"], "must divide the batch of 8"),
     (&["--micro-batch", "0"], "train.micro_batch"),

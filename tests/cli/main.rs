@@ -7,6 +7,7 @@ mod compare;
 mod gpu;
 mod interrupted;
 mod loss_verb;
+mod pairs;
 mod reproducible;
 mod verbs;
 

@@ -35,7 +35,9 @@ fn one_thread_and_two_give_the_same_bytes_and_another_seed_does_not() {
 #[test]
 fn every_method_resumes_to_the_same_bytes() {
     let root = tempfile::tempdir().unwrap();
-    let plain = MethodConfig::NAMES.iter().map(|name| (*name, *name, &[][..]));
+    let is_pairs = |name: &str| ["clip", "siglip", "fastclip"].contains(&name) || name.ends_with("-pairs");
+    let of_views = MethodConfig::NAMES.iter().filter(|name| !is_pairs(name));
+    let plain = of_views.map(|name| (*name, *name, &[][..]));
     let more: [(&str, &str, &[&str]); 6] = [
         ("simo without momentum", "simo", &["--set", "method.momentum=0"]),
         ("moco in groups", "moco", &["--set", "method.norm_groups=2", "--set", "method.queue=20"]),

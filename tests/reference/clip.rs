@@ -5,9 +5,13 @@ use crate::resnet::{gradients, on_each_path, tensor, values};
 use burn::module::Module;
 use burn::tensor::{Device, Tensor};
 use sogclr::encoder::{
-    BufferUpdates, ClipResNet, ClipResNetConfig, HostTensor, NamedTensors, Pass, TextConfig, TextEncoder, export,
-    import,
+    BufferUpdates, ClipResNet, ClipResNetConfig, EncoderConfig, EncoderName, HostTensor, Model, ModelConfig,
+    NamedTensors, Pass, TextConfig, TextEncoder, VisionTransformer, VitConfig, export, from_open_clip, import,
+    to_open_clip,
 };
+
+/// `embed_dim` of `reference/clip.py`'s small model.
+const OUTPUT: usize = 24;
 
 /// `reference/clip.py`'s `fill`; `prefix` is where the module stands in open_clip's model.
 fn filled<M: Module>(module: M, prefix: &str) -> M {
@@ -49,7 +53,6 @@ fn small() -> (ClipResNetConfig, TextConfig) {
         heads: number("text_heads"),
         context: number("context"),
         vocabulary: number("vocabulary"),
-        output: number("embed_dim"),
     };
     (vision, text)
 }
@@ -63,10 +66,10 @@ fn assert_values(what: &str, ours: &[f32], want: impl Iterator<Item = f64>, tole
     }
 }
 
-/// Gradients as projections: [g·probe, ‖g‖] by name.
-fn assert_gradients(golden: &Golden, prefix: &str, ours: &std::collections::BTreeMap<String, Vec<f32>>) {
-    let names: Vec<String> = serde_json::from_value(json("clip.json")["grads"].clone()).unwrap();
-    let rows = golden.get("grads");
+/// Gradients as projections: [g·probe, ‖g‖] by name; `list` is where their names stand in `clip.json`.
+fn assert_gradients(list: &str, prefix: &str, ours: &std::collections::BTreeMap<String, Vec<f32>>) {
+    let names: Vec<String> = serde_json::from_value(json("clip.json")[list].clone()).unwrap();
+    let rows = Golden::open("clip.safetensors").get(&list.replace('_', "."));
     let mut seen = 0;
     for (name, grad) in ours {
         let full = format!("{prefix}{name}");
@@ -104,7 +107,7 @@ fn the_image_encoder_equals_open_clips() {
             5e-4,
         );
         let probe = tensor("probe.image", out.dims(), &device);
-        assert_gradients(&golden, "visual.", &gradients(&net, &(out * probe).sum().backward()));
+        assert_gradients("grads", "visual.", &gradients(&net, &(out * probe).sum().backward()));
     });
 }
 
@@ -115,12 +118,12 @@ fn the_text_encoder_equals_open_clips() {
     let ids: Vec<u32> = golden.get("ids").iter().map(|&id| id as u32).collect();
     let ends: Vec<usize> = serde_json::from_value(json("clip.json")["ends"].clone()).unwrap();
     let device = Device::flex().autodiff();
-    let net = filled(TextEncoder::new(&config, &device), "");
+    let net = filled(TextEncoder::new(&config, OUTPUT, &device), "");
     let out: Tensor<2> = net.forward(&ids, &ends, &device);
     assert_values("text", &values(out.clone()), golden.get("text.eval").iter().copied(), 1e-4);
     let probe = tensor("probe.text", out.dims(), &device);
     let grads = gradients(&net, &(out * probe).sum().backward());
-    assert_gradients(&golden, "", &grads);
+    assert_gradients("grads", "", &grads);
     // Off the graph the same values.
     let plain = net.forward(&ids, &ends, &Device::flex());
     assert!(!plain.is_autodiff());
@@ -134,8 +137,102 @@ fn clip_s_has_the_papers_parameter_count() {
         let is_trained = |name: &str| !name.contains("running_");
         tensors.iter().filter(|(name, _)| is_trained(name)).map(|(_, tensor)| tensor.values.len() as u64).sum()
     };
-    let vision = trained(export(&ClipResNet::new(&ClipResNetConfig::clip_s(), &Device::flex())));
-    let text = trained(export(&TextEncoder::new(&TextConfig::clip_s(), &Device::flex())));
+    let config = pair_model(EncoderName::ClipS, 224);
+    let model = export(&Model::new(&config, 0, &Device::flex()));
+    let part = |prefix: &str| model.clone().into_iter().filter(|(name, _)| name.starts_with(prefix)).collect();
+    let (vision, text) = (trained(part("encoder.")), trained(part("text.")));
     assert_eq!((Some(vision), Some(text)), (counts["vision"].as_u64(), counts["text"].as_u64()));
-    assert_eq!(vision + text + 1, 17_606_193, "with the logit scale");
+    assert_eq!(trained(to_open_clip(&model, 0.0)), 17_606_193, "with the logit scale");
+}
+
+#[test]
+fn the_vision_transformer_equals_open_clips() {
+    let golden = Golden::open("clip.safetensors");
+    let c = json("clip.json")["vit"].clone();
+    let number = |key: &str| c[key].as_u64().unwrap() as usize;
+    let (width, image_size) = (number("width"), number("image_size"));
+    let config = VitConfig {
+        width,
+        layers: number("layers"),
+        heads: width / number("head_width"),
+        patch: number("patch_size"),
+        image_size,
+        output: number("embed_dim"),
+    };
+    on_each_path(|path| {
+        let device = Device::flex().autodiff();
+        let net = filled(VisionTransformer::new(&config, &device), "visual.");
+        let out = net.forward(tensor("images.vit", [3, 3, image_size, image_size], &device));
+        assert_values(&format!("{path:?}"), &values(out.clone()), golden.get("vit.eval").iter().copied(), 1e-4);
+        let probe = tensor("probe.vit", out.dims(), &device);
+        assert_gradients("vit_grads", "visual.", &gradients(&net, &(out * probe).sum().backward()));
+    });
+}
+
+#[test]
+fn places_after_the_end_change_nothing() {
+    let (_, config) = small();
+    let device = Device::flex();
+    let net = filled(TextEncoder::new(&config, OUTPUT, &device), "");
+    let embed = |length: usize, filler: u32| {
+        let mut ids = vec![filler; 2 * length];
+        ids[..4].copy_from_slice(&[3, 9, 27, 49]);
+        ids[length..length + 3].copy_from_slice(&[5, 8, 49]);
+        values(net.forward(&ids, &[3, 2], &device))
+    };
+    let short = embed(4, 0);
+    for (a, b) in short.iter().zip(embed(12, 40)) {
+        assert!((a - b).abs() < 1e-5, "{a} vs {b}");
+    }
+}
+
+fn pair_model(name: EncoderName, image_size: usize) -> ModelConfig {
+    let encoder = EncoderConfig::for_size(name, image_size);
+    ModelConfig { text: Some(encoder.text()), head: None, image_size, encoder }
+}
+
+#[test]
+fn weights_come_back_from_open_clips_names() {
+    for name in [EncoderName::ClipXs, EncoderName::ClipVitXs] {
+        let config = pair_model(name, 64);
+        let model = export(&Model::new(&config, 0, &Device::flex()));
+        let mut theirs = to_open_clip(&model, 2.5);
+        assert_eq!((&theirs["logit_scale"].shape[..], theirs["logit_scale"].values[0]), (&[][..], 2.5));
+        assert!(theirs.contains_key("visual.conv1.weight") && theirs.contains_key("token_embedding.weight"));
+        theirs.insert("attn_mask".into(), HostTensor { shape: vec![1], values: vec![0.0] });
+        assert_eq!(from_open_clip(&theirs), model);
+    }
+}
+
+/// The spread of CLIP's initial weights, by name.
+#[test]
+fn weights_start_as_clips_do() {
+    let config = pair_model(EncoderName::ClipVitXs, 64);
+    let mut model = export(&Model::new(&config, 0, &Device::flex()));
+    model.append(&mut export(&Model::new(&pair_model(EncoderName::ClipXs, 64), 0, &Device::flex())));
+    let deviation = |name: &str| {
+        let values = &model[name].values;
+        (values.iter().map(|v| f64::from(*v).powi(2)).sum::<f64>() / values.len() as f64).sqrt()
+    };
+    // Width 128 and 4 layers of text, width 192 and 4 layers of image, CLIP's ResNet of width 24.
+    for (name, want) in [
+        ("text.token_embedding.weight", 0.02),
+        ("text.positional_embedding", 0.01),
+        ("text.text_projection", 128_f64.powf(-0.5)),
+        ("text.transformer.resblocks.0.attn.in_proj_weight", 128_f64.powf(-0.5)),
+        ("text.transformer.resblocks.3.attn.out_proj.weight", (128.0 * 8.0_f64).powf(-0.5)),
+        ("text.transformer.resblocks.1.mlp.c_fc.weight", 256_f64.powf(-0.5)),
+        ("text.transformer.resblocks.2.mlp.c_proj.weight", (128.0 * 8.0_f64).powf(-0.5)),
+        ("encoder.positional_embedding", 192_f64.powf(-0.5)),
+        ("encoder.class_embedding", 192_f64.powf(-0.5)),
+        ("encoder.proj", 192_f64.powf(-0.5)),
+        ("encoder.attnpool.positional_embedding", 768_f64.powf(-0.5)),
+        ("encoder.attnpool.c_proj.weight", 768_f64.powf(-0.5)),
+        ("encoder.layer1.0.conv2.weight", (3.0 * 24.0 * 9.0_f64).powf(-0.5)),
+        ("encoder.layer1.0.bn3.weight", 0.0),
+        ("encoder.layer1.0.bn2.weight", 1.0),
+    ] {
+        let found = deviation(name);
+        assert!((found - want).abs() <= 0.15 * want, "{name}: {found} vs {want}");
+    }
 }

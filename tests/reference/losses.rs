@@ -164,10 +164,10 @@ fn losses_with_keys_and_a_queue_follow_pytorch() {
         ("keyed.p_b", SetName::Predictor(1)),
         ("keyed.z_jigsaw", SetName::Jigsaw),
     ];
-    let setting = Setting { is_small: false, is_grey: false, samples: 100, batch: 4 };
+    let setting = Setting { is_small: false, is_grey: false, has_text: false, samples: 100, batch: 4, epochs: 10 };
     for kind in info["keyed"].as_array().unwrap().iter().map(|kind| kind.as_str().unwrap()) {
         for (c, config) in info["configs"].as_array().unwrap().iter().enumerate() {
-            let mut method = MethodConfig::defaults(kind.trim_end_matches("_keys"), &setting).unwrap();
+            let mut method = MethodConfig::named(kind.trim_end_matches("_keys"), &setting).unwrap();
             let mut table = toml::Table::try_from(&method).unwrap();
             table.insert("temperature".into(), config["tau"].as_f64().unwrap().into());
             if kind == "simo_keys" {

@@ -81,7 +81,12 @@ fn optimisers_follow_their_references_through_a_save_and_restore() {
 fn schedules_equal_their_formulas() {
     let golden = json("optim.json");
     let table = &golden["warmup_cosine"];
-    let rate = LearningRate { base: table["peak"].as_f64().unwrap(), scaling: Scaling::None, warmup_epochs: 0.5 };
+    let rate = LearningRate {
+        base: table["peak"].as_f64().unwrap(),
+        scaling: Scaling::None,
+        warmup_epochs: 0.5,
+        warmup_steps: None,
+    };
     // 2 epochs of 10 steps: T = 20, W = 5.
     for (t, want) in table["lr"].as_array().unwrap().iter().enumerate() {
         assert!((rate.at(t, 64, 2, 10) - want.as_f64().unwrap()).abs() < 1e-12, "step {t}");
@@ -93,8 +98,10 @@ fn schedules_equal_their_formulas() {
     }
     let table = &golden["scaling"];
     for (k, batch) in table["batch"].as_array().unwrap().iter().enumerate() {
-        let peak =
-            |base, scaling| LearningRate { base, scaling, warmup_epochs: 0.0 }.peak(batch.as_u64().unwrap() as usize);
+        let peak = |base, scaling| {
+            LearningRate { base, scaling, warmup_epochs: 0.0, warmup_steps: None }
+                .peak(batch.as_u64().unwrap() as usize)
+        };
         assert!((peak(0.075, Scaling::Sqrt) - table["square_root"][k].as_f64().unwrap()).abs() < 1e-12);
         assert!((peak(0.3, Scaling::Linear) - table["linear"][k].as_f64().unwrap()).abs() < 1e-12);
     }

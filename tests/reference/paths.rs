@@ -6,7 +6,7 @@ use burn::tensor::Device;
 use proptest::prelude::*;
 use sogclr::batch::{Batch, Crops};
 use sogclr::comm::Solo;
-use sogclr::encoder::{BufferUpdates, EncoderConfig, EncoderName, HeadConfig, Model, Pass, ResNet, Stem};
+use sogclr::encoder::{BufferUpdates, EncoderConfig, EncoderName, HeadConfig, Model, ModelConfig, Pass, ResNet, Stem};
 use sogclr::method::{MethodConfig, Parts, Setting};
 use sogclr::optim::{Optimizer, OptimizerConfig, Sgd};
 use sogclr::state::SampleState;
@@ -70,12 +70,14 @@ fn curve() -> Vec<f64> {
     let device = Device::flex().autodiff();
     let encoder = EncoderConfig { name: EncoderName::Resnet8, width: 1.0, stem: Stem::Cifar };
     let head = HeadConfig { layers: 2, hidden: 64, output: 32, norm: true };
-    let mut model = Model::new(&encoder, &head, 0, &device);
+    let config = ModelConfig { encoder, head: Some(head), text: None, image_size: 16 };
+    let mut model = Model::new(&config, 0, &device);
     let sgd = Sgd { momentum: 0.9, nesterov: false, weight_decay: 1e-4 };
     let mut optimizer = Optimizer::new(OptimizerConfig::Sgd(sgd));
-    let setting = Setting { is_small: true, is_grey: false, samples: 16, batch: 16 };
-    let parts = Parts { encoder: &encoder, head: &head, seed: 0, device: device.clone() };
-    let mut method = MethodConfig::defaults("sogclr", &setting).unwrap().spec().build(&parts);
+    let (is_small, is_grey, has_text) = (true, false, false);
+    let setting = Setting { is_small, is_grey, has_text, samples: 16, batch: 16, epochs: 1 };
+    let parts = Parts { model: &config, seed: 0, device: device.clone() };
+    let mut method = MethodConfig::named("sogclr", &setting).unwrap().spec().build(&parts);
     let mut state = SampleState::new(16, method.loss().columns());
     // A view is its image with noise.
     let (images, noise) = (hashed("images", 16 * 3 * 256), hashed("noise", 2 * 16 * 3 * 256));
@@ -90,6 +92,7 @@ fn curve() -> Vec<f64> {
             labels: None,
             crops: vec![Crops { count: 2, size: 16, pixels: pixels.clone() }],
             tiles: None,
+            texts: None,
         };
         let (new, out) = step(model, &mut optimizer, &mut *method, &mut state, &batch, 16, &Solo, 0.05).unwrap();
         losses.push(out.objective);

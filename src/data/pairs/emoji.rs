@@ -22,7 +22,15 @@ pub fn open_emoji() -> Result<Dataset, DataError> {
     let split = |sheet| Ok::<_, DataError>(pictures(sheet, captions.len())?.with_captions(captions.clone()));
     let (train, test) = (split(NOTO)?, Some(split(TWEMOJI)?));
     let title = "embedded emoji".to_owned();
-    Ok(Dataset { title, train, test, classes: Vec::new(), native_size: Some(SIDE), is_grey: false })
+    Ok(Dataset {
+        title,
+        train,
+        test,
+        classes: Vec::new(),
+        native_size: Some(SIDE),
+        is_grey: false,
+        problems: Vec::new(),
+    })
 }
 
 /// The first `count` cells of a sheet.

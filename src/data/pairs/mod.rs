@@ -33,17 +33,16 @@ struct Read {
     splits: Option<(Vec<String>, Vec<String>)>,
 }
 
-/// A data set whose splits have captions, and what had to be left out of it.
-pub struct PairData {
-    pub data: Dataset,
-    /// One sentence for each caption that cannot be used, with file and line.
-    pub problems: Vec<String>,
-}
+/// Name of the embedded pairs, in place of a file.
+pub const EMOJI: &str = "emoji";
 
 /// Opens a table (`.tsv`, `.csv`, `.jsonl`), Flickr8k's token file or webdataset shards (`.tar`, or a folder of them);
 /// images are looked up in `images`, a folder or a zip file, else beside the table. What cannot be used is an error, or
-/// with `skip_bad` is left out and returned.
-pub fn open(pairs: &Path, images: Option<&Path>, skip_bad: bool) -> Result<PairData, DataError> {
+/// with `skip_bad` is left out and becomes one of the data's problems, with file and line. `emoji` is the embedded set.
+pub fn open(pairs: &Path, images: Option<&Path>, skip_bad: bool) -> Result<Dataset, DataError> {
+    if pairs == Path::new(EMOJI) {
+        return open_emoji();
+    }
     if !pairs.exists() {
         return Err(DataError::NotFound(pairs.to_owned()));
     }
@@ -77,11 +76,12 @@ pub fn open(pairs: &Path, images: Option<&Path>, skip_bad: bool) -> Result<PairD
         }
     };
     let title = pairs.display().to_string();
-    let data = Dataset { title, train, test, classes: Vec::new(), native_size: None, is_grey: false };
+    let data =
+        Dataset { title, train, test, classes: Vec::new(), native_size: None, is_grey: false, problems: Vec::new() };
     finish(data, problems, total, skip_bad)
 }
 
-fn finish(data: Dataset, problems: Vec<String>, total: usize, skip_bad: bool) -> Result<PairData, DataError> {
+fn finish(data: Dataset, problems: Vec<String>, total: usize, skip_bad: bool) -> Result<Dataset, DataError> {
     if data.train.is_empty() && problems.is_empty() {
         return Err(DataError::NoPairs(data.title));
     }
@@ -89,7 +89,7 @@ fn finish(data: Dataset, problems: Vec<String>, total: usize, skip_bad: bool) ->
         Some(first) if !skip_bad || data.train.is_empty() => {
             Err(DataError::BadPairs { count: problems.len(), total, first: first.clone() })
         }
-        _ => Ok(PairData { data, problems }),
+        _ => Ok(Dataset { problems, ..data }),
     }
 }
 
@@ -162,8 +162,7 @@ pub fn caption_classes(data: &mut Dataset, template: &str) -> Result<(), DataErr
     if !data.train.is_labelled() {
         return Err(DataError::NoLabels(data.title.clone()));
     }
-    let captions: Vec<String> =
-        data.classes.iter().map(|class| template.replace("[CLASS]", &class.replace(['_', '-'], " "))).collect();
+    let captions: Vec<String> = data.classes.iter().map(|class| fill_template(template, &class_words(class))).collect();
     for split in [Some(&mut data.train), data.test.as_mut()].into_iter().flatten() {
         if let Some(labels) = &split.labels {
             let texts = labels.iter().map(|&label| vec![captions[label as usize].clone()]).collect();
@@ -171,6 +170,16 @@ pub fn caption_classes(data: &mut Dataset, template: &str) -> Result<(), DataErr
         }
     }
     Ok(())
+}
+
+/// `[CLASS]` or `{}` replaced by the name of a class.
+pub fn fill_template(template: &str, name: &str) -> String {
+    template.replace("[CLASS]", name).replace("{}", name)
+}
+
+/// The name of a class as words, from the name of its folder.
+pub fn class_words(folder: &str) -> String {
+    folder.replace(['_', '-'], " ")
 }
 
 /// A caption as it will be used, or why it cannot be.
@@ -224,7 +233,7 @@ mod tests {
             ),
         ] {
             let (_root, file) = folder(&["a.png", "b.png"], name, text.as_bytes());
-            let data = open(&file, None, false).unwrap().data;
+            let data = open(&file, None, false).unwrap();
             assert_eq!(summary(&data), want, "{name}: {text}");
             assert_eq!(data.train.image(0).unwrap().width, 3);
         }
@@ -244,9 +253,9 @@ mod tests {
             let (_root, file) = folder(&["a.png"], name, content);
             let error = open(&file, None, false).err().unwrap().to_string();
             assert!(error.contains(words) && error.contains("skip_bad"), "{name}: {error}");
-            let PairData { data, problems } = open(&file, None, true).unwrap();
+            let data = open(&file, None, true).unwrap();
             assert_eq!(summary(&data), [sample("a.png", &["good"])], "{name}");
-            assert_eq!(problems.len(), count, "{problems:?}");
+            assert_eq!(data.problems.len(), count, "{:?}", data.problems);
         }
         for (name, content, words) in [
             ("p.csv", "a,b,c\n1,2,3\n", "name them `image` and `caption`"),
@@ -275,7 +284,7 @@ mod tests {
         }
         zip.finish().unwrap();
         // The stray key is in neither list, so nothing is wrong.
-        let data = open(&file, Some(&archive), false).unwrap().data;
+        let data = open(&file, Some(&archive), false).unwrap();
         assert_eq!(summary(&data), [sample("images.zip/x.png", &["first .", "second"])]);
         let test = data.test.unwrap();
         assert_eq!(test.captions(0), ["third"]);
@@ -303,7 +312,8 @@ mod tests {
         add("d/4.txt", b"lonely");
         tar.finish().unwrap();
         drop(tar);
-        let PairData { data, problems } = open(root.path(), None, true).unwrap();
+        let data = open(root.path(), None, true).unwrap();
+        let problems = &data.problems;
         assert_eq!(summary(&data), [sample("0.tar/d/1.png", &["one", "uno"]), sample("0.tar/d/2.png", &["two"])]);
         assert_eq!(data.train.image(1).unwrap().height, 2);
         assert!(
@@ -313,7 +323,8 @@ mod tests {
         let bytes = std::fs::read(&path).unwrap();
         // Inside the second sample's image.
         std::fs::write(&path, &bytes[..512 * 7 + 20]).unwrap();
-        let PairData { data, problems } = open(&path, None, true).unwrap();
+        let data = open(&path, None, true).unwrap();
+        let problems = &data.problems;
         assert_eq!(data.train.len(), 1);
         assert!(problems.iter().any(|problem| problem.contains("truncated")), "{problems:?}");
     }
@@ -324,6 +335,8 @@ mod tests {
         caption_classes(&mut data, "This is a photo of [CLASS]").unwrap();
         let id = (0..100).find(|&id| data.train.label(id) == Some(9)).unwrap();
         assert_eq!(data.train.captions(id), ["This is a photo of ankle boot"]);
+
+        assert_eq!(fill_template("art of a {}", "t-shirt"), "art of a t-shirt");
 
         let emoji = open_emoji().unwrap();
         let test = emoji.test.unwrap();
@@ -338,7 +351,7 @@ mod tests {
     #[test]
     fn an_epoch_draws_one_caption_of_an_image() {
         let (_root, file) = folder(&["a.png"], "p.tsv", b"a.png\tx\na.png\ty\na.png\tz\n");
-        let train = open(&file, None, false).unwrap().data.train;
+        let train = open(&file, None, false).unwrap().train;
         let drawn: Vec<&str> = (0..60).map(|epoch| train.caption(0, 1, epoch).unwrap()).collect();
         let again: Vec<&str> = (0..60).map(|epoch| train.caption(0, 1, epoch).unwrap()).collect();
         assert_eq!(drawn, again);

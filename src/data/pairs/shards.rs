@@ -39,7 +39,15 @@ pub(super) fn open(path: &Path) -> Result<(Dataset, Vec<String>, usize), DataErr
     }
     let split = Split::new(Arc::new(ArchiveImages { archives, regions }), None).with_captions(captions);
     let title = path.display().to_string();
-    let data = Dataset { title, train: split, test: None, classes: Vec::new(), native_size: None, is_grey: false };
+    let data = Dataset {
+        title,
+        train: split,
+        test: None,
+        classes: Vec::new(),
+        native_size: None,
+        is_grey: false,
+        problems: Vec::new(),
+    };
     Ok((data, problems, total))
 }
 

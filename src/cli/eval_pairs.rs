@@ -1,0 +1,216 @@
+//! `sogclr eval retrieval` and `sogclr eval zeroshot`: what image and text encoder do together.
+
+use super::error::CliError;
+use super::eval::{Target, load_encoder};
+use super::progress::counter;
+use crate::config::{DeviceName, RunConfig};
+use crate::data::pairs::class_words;
+use crate::data::{DataConfig, Dataset, Manifest, Split};
+use crate::eval::{
+    EvalError, FrozenEncoder, FrozenText, Recall, Retrieval, TEMPLATES, class_weights, retrieve, zero_shot,
+};
+use crate::math::UnitRows;
+use crate::report::{accuracy_cell, table};
+use crate::storage::load_tensors;
+use crate::train::{Run, open_device};
+use burn::tensor::Device;
+use clap::Args;
+use serde_json::json;
+use std::path::{Path, PathBuf};
+
+/// Find captions for images and images for captions, among held-out pairs.
+///
+/// Prints recall at 1, 5 and 10: the share of images that have one of their captions among the first k of all, and the share
+/// of captions that have their image among the first k. Results also go to RUN/summary.json.
+#[derive(Args)]
+pub struct RetrievalVerb {
+    /// Folder that `sogclr pretrain --pairs … --out` made
+    run: PathBuf,
+    /// Held-out pairs, any file that --pairs takes; the test pairs of the run's own data if left out
+    pairs: Option<PathBuf>,
+    /// Folder or .zip with the images of PAIRS; beside the table unless given
+    #[arg(long, value_name = "DIR", requires = "pairs")]
+    images: Option<PathBuf>,
+    /// cpu, cpu-exact, wgpu or cuda; the run's own unless given
+    #[arg(long, value_name = "NAME")]
+    device: Option<DeviceName>,
+}
+
+/// Classify images by the names of their classes, without training on them.
+///
+/// Every class is the mean of its prompts: each template with the class's name in place of [CLASS]. Without --templates a
+/// short list is used; `scripts/get-clip-assets` fetches CLIP's 80 templates and the names of ImageNet's classes. Results
+/// also go to RUN/summary.json.
+#[derive(Args)]
+pub struct ZeroShotVerb {
+    #[command(flatten)]
+    target: Target,
+    /// File with one template on each line, the class written as [CLASS] or {}
+    #[arg(long, value_name = "FILE")]
+    templates: Option<PathBuf>,
+    /// File with one name on each line, in the order of the sorted classes; the names of the folders unless given
+    #[arg(long, value_name = "FILE")]
+    class_names: Option<PathBuf>,
+}
+
+/// Both encoders of a run.
+pub struct Encoders {
+    pub image: FrozenEncoder,
+    pub text: FrozenText,
+}
+
+impl Encoders {
+    pub fn load(folder: &Path, config: &RunConfig, device: Device) -> Result<Self, CliError> {
+        if config.text.is_none() {
+            return Err(CliError::Input(format!("{}: {}", folder.display(), EvalError::NoText)));
+        }
+        let image = load_encoder(folder, config, device.clone())?;
+        let path = folder.join("encoder.safetensors");
+        let (weights, _) = load_tensors(&path)?;
+        let text = FrozenText::load(&config.model(), &weights, device)
+            .map_err(|error| CliError::Input(format!("{}: {error}", path.display())))?;
+        Ok(Self { image, text })
+    }
+
+    /// Unit-norm embeddings of a split's images.
+    pub fn images(&self, split: &Split) -> Result<UnitRows, CliError> {
+        let bar = counter("images", split.len());
+        let features = self.image.extract(split, |count| bar.inc(count as u64))?.features;
+        bar.finish_and_clear();
+        Ok(UnitRows::new(features))
+    }
+
+    /// Recall among the pairs of a split.
+    pub fn retrieval(&self, split: &Split) -> Result<Retrieval, CliError> {
+        let images = self.images(split)?;
+        let (mut texts, mut owners) = (Vec::new(), Vec::new());
+        for id in 0..split.len() {
+            texts.extend(split.captions(id).iter().map(String::as_str));
+            owners.resize(texts.len(), id);
+        }
+        let bar = counter("captions", texts.len());
+        let texts = self.text.embed(&texts, |count| bar.inc(count as u64))?;
+        bar.finish_and_clear();
+        self.image.assert_frozen();
+        Ok(retrieve(images.matrix(), texts.matrix(), &owners))
+    }
+}
+
+/// 12.3 / 34.5 / 45.6
+pub fn recall_cells(recall: &Recall) -> Vec<String> {
+    [recall.at1, recall.at5, recall.at10].map(|share| format!("{:.1}", 100.0 * share)).to_vec()
+}
+
+/// The pairs of the run's own data that training did not see.
+pub fn held_out_pairs(data: Dataset, folder: &Path) -> Result<Split, CliError> {
+    data.test.filter(|test| test.has_captions() && !test.is_empty()).ok_or_else(|| {
+        CliError::Input(format!(
+            "the data of {} has no test pairs: name held-out ones, `sogclr eval retrieval RUN PAIRS`",
+            folder.display()
+        ))
+    })
+}
+
+impl RetrievalVerb {
+    pub fn run(self) -> Result<(), CliError> {
+        let config = Run::read_config(&self.run)?;
+        let device = open_device(self.device.unwrap_or(config.train.device))?;
+        let encoders = Encoders::load(&self.run, &config, device)?;
+        let (title, mut split) = match self.pairs {
+            None => {
+                let data = Run::open_data_of(&self.run, &config)?;
+                (data.title.clone(), held_out_pairs(data, &self.run)?)
+            }
+            Some(pairs) => {
+                let skip_bad = config.data.skip_bad;
+                let named = DataConfig { pairs: Some(pairs), images: self.images, skip_bad, ..Default::default() };
+                let data = Dataset::open(&named, config.seed)?;
+                (data.title, data.test.unwrap_or(data.train))
+            }
+        };
+        if config.data.skip_bad {
+            Manifest::build(&mut split, true, || {})?;
+        }
+        let result = encoders.retrieval(&split)?;
+        println!("retrieval on {title}: {} images, {} captions", result.images, result.captions);
+        let row = |name: &str, recall: &Recall| [vec![name.to_owned()], recall_cells(recall)].concat();
+        let rows = [row("image to text", &result.image_to_text), row("text to image", &result.text_to_image)];
+        println!("{}", table(&["", "R@1 %", "R@5 %", "R@10 %"], &rows));
+        println!("mean recall {:.1} %", 100.0 * result.mean_recall);
+        Run::summarise(&self.run, "eval_retrieval", json!({ "data": title, "result": result }))?;
+        Ok(())
+    }
+}
+
+impl ZeroShotVerb {
+    pub fn run(self) -> Result<(), CliError> {
+        let config = Run::read_config(&self.target.run)?;
+        let device = open_device(self.target.device.unwrap_or(config.train.device))?;
+        let encoders = Encoders::load(&self.target.run, &config, device)?;
+        let templates = match &self.templates {
+            Some(file) => lines(file)?,
+            None => TEMPLATES.iter().map(|&template| template.to_owned()).collect(),
+        };
+        let bare = templates.iter().find(|template| !template.contains("[CLASS]") && !template.contains("{}"));
+        if let (Some(template), Some(file)) = (bare, &self.templates) {
+            let problem = format!("{}: {template:?} has no [CLASS] where the name belongs", file.display());
+            return Err(CliError::Input(problem));
+        }
+        let data = self.target.open(&config)?;
+        let names = match &self.class_names {
+            Some(file) => lines(file)?,
+            None => data.classes.iter().map(|class| class_words(class)).collect(),
+        };
+        if names.len() != data.classes.len() || names.len() < 2 {
+            let problem =
+                format!("there are {} names for {} classes of {}", names.len(), data.classes.len(), data.title);
+            return Err(CliError::Input(format!(
+                "{problem}: zero-shot needs labelled images and one name for each class"
+            )));
+        }
+        let own = || CliError::Input("the run's own data has no test images: name labelled ones as DATA".into());
+        let split = match (data.test, &self.target.data) {
+            (Some(test), _) => test,
+            (None, Some(_)) => data.train,
+            (None, None) => return Err(own()),
+        };
+        if !split.is_labelled() {
+            return Err(EvalError::NoLabels(data.title).into());
+        }
+        let bar = counter("prompts", names.len() * templates.len());
+        let classes = class_weights(&encoders.text, &names, &templates, |count| bar.inc(count as u64))?;
+        bar.finish_and_clear();
+        let images = encoders.images(&split)?;
+        let labels: Vec<u32> = (0..split.len()).filter_map(|id| split.label(id)).collect();
+        let accuracy = zero_shot(&images, &classes, &labels);
+        encoders.image.assert_frozen();
+        println!(
+            "zero-shot on {}: {} images, {} classes, {} templates",
+            data.title,
+            split.len(),
+            names.len(),
+            templates.len()
+        );
+        let row = vec![
+            config.method.name().to_owned(),
+            accuracy_cell(&accuracy),
+            format!("{:.1}", 100.0 * accuracy.top5),
+            format!("{:.1}", 100.0 / names.len() as f64),
+        ];
+        println!("{}", table(&["method", "top-1 % (95 % interval)", "top-5 %", "chance %"], &[row]));
+        let result = json!({ "data": data.title, "templates": templates.len(), "accuracy": accuracy });
+        Run::summarise(&self.target.run, "eval_zeroshot", result)?;
+        Ok(())
+    }
+}
+
+/// The lines of a file that are not empty.
+fn lines(file: &Path) -> Result<Vec<String>, CliError> {
+    let text = std::fs::read_to_string(file)
+        .map_err(|error| CliError::Input(format!("cannot read {}: {error}", file.display())))?;
+    let lines: Vec<String> = text.lines().map(str::trim).filter(|line| !line.is_empty()).map(str::to_owned).collect();
+    match lines.is_empty() {
+        true => Err(CliError::Input(format!("{} is empty: write one entry on each line", file.display()))),
+        false => Ok(lines),
+    }
+}

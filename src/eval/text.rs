@@ -1,0 +1,50 @@
+//! Embeddings of texts by a frozen encoder.
+
+use super::EvalError;
+use crate::batch::Texts;
+use crate::encoder::{ModelConfig, NamedTensors, TextEncoder, from_open_clip, import};
+use crate::math::{Matrix, UnitRows};
+use burn::tensor::Device;
+use ndarray::s;
+
+/// Texts in one forward pass.
+const CHUNK: usize = 256;
+
+pub struct FrozenText {
+    net: TextEncoder,
+    context: usize,
+    device: Device,
+}
+
+impl FrozenText {
+    /// From the exported weights of image–text pairs (`encoder.safetensors`).
+    pub fn load(config: &ModelConfig, weights: &NamedTensors, device: Device) -> Result<Self, EvalError> {
+        let text = config.text.as_ref().ok_or(EvalError::NoText)?;
+        let renamed = from_open_clip(weights).into_iter();
+        let weights = renamed.filter_map(|(name, tensor)| Some((name.strip_prefix("text.")?.to_owned(), tensor)));
+        let net = TextEncoder::new(text, config.encoder.feature_dim(), &device);
+        Ok(Self { net: import(net, &weights.collect())?, context: text.context, device })
+    }
+
+    /// Unit-norm embeddings `[texts, dim]`; `progress` is told how many more are done.
+    pub fn embed(&self, texts: &[&str], progress: impl Fn(usize)) -> Result<UnitRows, EvalError> {
+        let mut all: Option<Matrix> = None;
+        for (chunk, texts_of_chunk) in texts.chunks(CHUNK).enumerate() {
+            let tokens = Texts::tokenize(texts_of_chunk.iter().copied(), self.context);
+            let (ids, ends) = tokens.rows(&(0..texts_of_chunk.len()).collect::<Vec<_>>());
+            let out = self.net.forward(&ids, &ends, &self.device);
+            let dims = out.dims();
+            let values = out.into_data().try_to_vec::<f32>().expect("embeddings are f32");
+            let block = Matrix::from_shape_vec(dims, values).expect("as many values as the shape says");
+            let all = all.get_or_insert_with(|| Matrix::zeros((texts.len(), dims[1])));
+            let first = chunk * CHUNK;
+            all.slice_mut(s![first..first + dims[0], ..]).assign(&block);
+            progress(dims[0]);
+        }
+        let rows = UnitRows::new(all.unwrap_or_default());
+        if rows.first_non_finite().is_some() {
+            return Err(EvalError::NonFinite);
+        }
+        Ok(rows)
+    }
+}

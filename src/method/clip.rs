@@ -1,0 +1,73 @@
+//! CLIP, the baseline of image–text pairs: InfoNCE over the batch.
+
+use super::learned::{Adjustable, Learned};
+use super::pairs::{TEMPERATURE, check_learned, suit_pairs};
+use super::{LossOnly, Method, Parts, Problem, Setting, Spec, Surroundings, check_temperature};
+use crate::augment::Preset;
+use crate::loss::{Clip, LOG_SCALE, Loss};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ClipConfig {
+    /// τ, from 0.005; 0.01 where it is learned.
+    pub temperature: f64,
+    /// Learn ln(1/τ), as CLIP's authors do; the paper keeps τ fixed.
+    pub learn_temperature: bool,
+}
+
+/// The largest 1/τ that is learned.
+pub(super) const MAX_SCALE: f64 = 100.0;
+
+impl ClipConfig {
+    fn clip(&self) -> Clip {
+        Clip { temperature: self.temperature }
+    }
+}
+
+impl Spec for ClipConfig {
+    fn defaults(_: &Setting) -> Self {
+        Self { temperature: TEMPERATURE, learn_temperature: false }
+    }
+
+    fn check(&self) -> Result<(), Problem> {
+        match self.learn_temperature {
+            true => check_learned(self.temperature, 1.0 / MAX_SCALE),
+            false => check_temperature(self.temperature),
+        }
+    }
+
+    fn pair_temperature(&self) -> Option<f64> {
+        Some(self.temperature)
+    }
+
+    fn preset(&self, _: &Setting) -> Option<Preset> {
+        Some(Preset::Clip)
+    }
+
+    fn suit(&self, _: &Setting, around: &mut Surroundings) {
+        suit_pairs(around);
+    }
+
+    fn loss(&self) -> Box<dyn Loss> {
+        Box::new(self.clip())
+    }
+
+    fn build(&self, parts: &Parts) -> Box<dyn Method> {
+        match self.learn_temperature {
+            true => Box::new(Learned::new(self.clip(), &parts.device)),
+            false => Box::new(LossOnly(self.loss())),
+        }
+    }
+}
+
+impl Adjustable for Clip {
+    fn parameters(&self) -> Vec<(&'static str, f64)> {
+        vec![(LOG_SCALE, -self.temperature.ln())]
+    }
+
+    fn set(&mut self, _: &str, log_scale: f64) {
+        self.temperature = (-log_scale.min(MAX_SCALE.ln())).exp();
+    }
+}

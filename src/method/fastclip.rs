@@ -1,0 +1,96 @@
+//! FastCLIP: two-way SogCLR with cosine γ. v1 keeps τ (`learned.kind = "fixed"`), v2 learns one for each image and text
+//! (`"individual"`), v3 one for all (`"global"`, the default).
+
+use super::isogclr::check_individual;
+use super::learned::{Adjustable, Learned};
+use super::pairs::{TEMPERATURE, check_learned, suit_pairs};
+use super::sogclr::check_gamma;
+use super::{LossOnly, Method, Parts, Problem, Setting, Spec, Surroundings, check_temperature};
+use crate::augment::Preset;
+use crate::loss::{GLOBAL_TAU, Gamma, Loss, PairTemperature, TwoWay};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct FastclipConfig {
+    /// τ, or τ at the start.
+    pub temperature: f64,
+    /// γ, the weight of the new estimate in u^I and u^T.
+    pub gamma: Gamma,
+    /// How τ is found: `fixed` (v1), `individual` (v2) or `global` (v3).
+    pub learned: PairTemperature,
+}
+
+/// The lowest τ that v3 learns.
+const LOWEST: f64 = 0.01;
+
+impl FastclipConfig {
+    fn two_way(&self) -> TwoWay {
+        TwoWay { temperature: self.temperature, learned: self.learned, gamma: self.gamma, include_positive: false }
+    }
+}
+
+impl Spec for FastclipConfig {
+    fn defaults(setting: &Setting) -> Self {
+        // The authors' 6.5 on CC3M is 0.44·ln n. ρ is how far from uniform the softmax over all n samples shall be, at
+        // most ln n.
+        let rho = (0.44 * (setting.samples.max(2) as f64).ln()).min(6.5);
+        Self {
+            temperature: TEMPERATURE,
+            gamma: Gamma::Cosine { min: 0.2, epochs: (setting.epochs / 2).max(1) },
+            learned: PairTemperature::Global { rho: (rho * 100.0).round() / 100.0 },
+        }
+    }
+
+    fn check(&self) -> Result<(), Problem> {
+        check_gamma(&self.gamma)?;
+        match &self.learned {
+            PairTemperature::Fixed => check_temperature(self.temperature),
+            PairTemperature::Individual(individual) => {
+                check_temperature(self.temperature)?;
+                check_individual(individual, self.temperature)
+            }
+            PairTemperature::Global { rho } if rho.is_finite() => check_learned(self.temperature, LOWEST),
+            PairTemperature::Global { rho } => {
+                Err(("method.learned.rho".into(), format!("is {rho}; it must be finite")))
+            }
+        }
+    }
+
+    fn pair_temperature(&self) -> Option<f64> {
+        Some(self.temperature)
+    }
+
+    fn preset(&self, _: &Setting) -> Option<Preset> {
+        Some(Preset::Clip)
+    }
+
+    fn suit(&self, _: &Setting, around: &mut Surroundings) {
+        suit_pairs(around);
+    }
+
+    fn loss(&self) -> Box<dyn Loss> {
+        Box::new(self.two_way())
+    }
+
+    fn build(&self, parts: &Parts) -> Box<dyn Method> {
+        match self.learned {
+            PairTemperature::Global { .. } => Box::new(Learned::new(self.two_way(), &parts.device)),
+            _ => Box::new(LossOnly(self.loss())),
+        }
+    }
+}
+
+impl Adjustable for TwoWay {
+    /// lr_τ = lr/5
+    const RATE: f64 = 0.2;
+
+    fn parameters(&self) -> Vec<(&'static str, f64)> {
+        vec![(GLOBAL_TAU, self.temperature)]
+    }
+
+    fn set(&mut self, _: &str, tau: f64) {
+        self.temperature = tau.max(LOWEST);
+    }
+}

@@ -1,0 +1,54 @@
+//! iSogCLR on image–text pairs: every image and every text learns its own temperature.
+
+use super::isogclr::check_individual;
+use super::pairs::{TEMPERATURE, suit_pairs};
+use super::sogclr::check_gamma;
+use super::{Problem, Setting, Spec, Surroundings, check_temperature};
+use crate::augment::Preset;
+use crate::loss::{Gamma, Individual, Loss, PairTemperature, TwoWay};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct IsogclrPairsConfig {
+    /// τ of every image and text at the start.
+    pub temperature: f64,
+    /// γ, the weight of the new estimate in u^I and u^T.
+    pub gamma: Gamma,
+    pub individual: Individual,
+}
+
+impl Spec for IsogclrPairsConfig {
+    fn defaults(_: &Setting) -> Self {
+        let individual = Individual { rho: 0.3, rate: 0.01, beta: 0.9, clip: 5.0, range: [0.05, 0.7] };
+        Self { temperature: TEMPERATURE, gamma: Gamma::Constant { value: 0.8 }, individual }
+    }
+
+    fn check(&self) -> Result<(), Problem> {
+        check_temperature(self.temperature)?;
+        check_gamma(&self.gamma)?;
+        check_individual(&self.individual, self.temperature)
+    }
+
+    fn pair_temperature(&self) -> Option<f64> {
+        Some(self.temperature)
+    }
+
+    fn preset(&self, _: &Setting) -> Option<Preset> {
+        Some(Preset::Clip)
+    }
+
+    fn suit(&self, _: &Setting, around: &mut Surroundings) {
+        suit_pairs(around);
+    }
+
+    fn loss(&self) -> Box<dyn Loss> {
+        Box::new(TwoWay {
+            temperature: self.temperature,
+            learned: PairTemperature::Individual(self.individual),
+            gamma: self.gamma,
+            include_positive: false,
+        })
+    }
+}

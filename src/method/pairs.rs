@@ -1,0 +1,23 @@
+//! What methods of image–text pairs share: CLIP's optimiser and augmentation.
+
+use super::{Problem, Surroundings, check_temperature};
+use crate::optim::{AdamW, LearningRate, OptimizerConfig, Scaling};
+
+/// The paper's τ.
+pub(super) const TEMPERATURE: f64 = 0.07;
+
+/// AdamW with the paper's decay and learning rate, CLIP's moments.
+pub(super) fn suit_pairs(around: &mut Surroundings) {
+    around.optimizer = OptimizerConfig::Adamw(AdamW { beta1: 0.9, beta2: 0.98, epsilon: 1e-6, weight_decay: 0.1 });
+    around.learning_rate = LearningRate { base: 1e-3, scaling: Scaling::None, ..around.learning_rate };
+}
+
+/// A τ that is learned must start within what it is bounded to.
+pub(super) fn check_learned(temperature: f64, lowest: f64) -> Result<(), Problem> {
+    check_temperature(temperature)?;
+    if temperature >= lowest {
+        return Ok(());
+    }
+    let problem = format!("is {temperature}; where it is learned it starts from {lowest} or more");
+    Err(("method.temperature".into(), problem))
+}

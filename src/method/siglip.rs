@@ -1,0 +1,72 @@
+//! SigLIP, the modern baseline of image–text pairs; scale and bias are learned.
+
+use super::clip::MAX_SCALE;
+use super::learned::{Adjustable, Learned};
+use super::pairs::{check_learned, suit_pairs};
+use super::{Method, Parts, Problem, Setting, Spec, Surroundings};
+use crate::augment::Preset;
+use crate::loss::{BIAS, LOG_SCALE, Loss, SigLip};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SiglipConfig {
+    /// τ at the start, from 0.01.
+    pub temperature: f64,
+    /// Bias of the logits at the start; negative, as most pairs do not match.
+    pub bias: f64,
+}
+
+impl SiglipConfig {
+    fn siglip(&self) -> SigLip {
+        SigLip { temperature: self.temperature, bias: self.bias }
+    }
+}
+
+impl Spec for SiglipConfig {
+    fn defaults(_: &Setting) -> Self {
+        Self { temperature: 0.1, bias: -10.0 }
+    }
+
+    fn check(&self) -> Result<(), Problem> {
+        check_learned(self.temperature, 1.0 / MAX_SCALE)?;
+        if self.bias.is_finite() {
+            return Ok(());
+        }
+        Err(("method.bias".into(), format!("is {}; it must be finite (try -10)", self.bias)))
+    }
+
+    fn pair_temperature(&self) -> Option<f64> {
+        Some(self.temperature)
+    }
+
+    fn preset(&self, _: &Setting) -> Option<Preset> {
+        Some(Preset::Clip)
+    }
+
+    fn suit(&self, _: &Setting, around: &mut Surroundings) {
+        suit_pairs(around);
+    }
+
+    fn loss(&self) -> Box<dyn Loss> {
+        Box::new(self.siglip())
+    }
+
+    fn build(&self, parts: &Parts) -> Box<dyn Method> {
+        Box::new(Learned::new(self.siglip(), &parts.device))
+    }
+}
+
+impl Adjustable for SigLip {
+    fn parameters(&self) -> Vec<(&'static str, f64)> {
+        vec![(LOG_SCALE, -self.temperature.ln()), (BIAS, self.bias)]
+    }
+
+    fn set(&mut self, name: &str, value: f64) {
+        match name {
+            LOG_SCALE => self.temperature = (-value.min(MAX_SCALE.ln())).exp(),
+            _ => self.bias = value,
+        }
+    }
+}

@@ -1,0 +1,52 @@
+//! SogCLR on image–text pairs: the paper's two-way objective.
+
+use super::pairs::{TEMPERATURE, suit_pairs};
+use super::sogclr::check_gamma;
+use super::{Problem, Setting, Spec, Surroundings, check_temperature};
+use crate::augment::Preset;
+use crate::loss::{Gamma, Loss, PairTemperature, TwoWay};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SogclrPairsConfig {
+    /// τ, from 0.005.
+    pub temperature: f64,
+    /// γ, the weight of the new estimate in u^I and u^T.
+    pub gamma: Gamma,
+    /// Sum over the matched pair as well, as the paper prints the objective.
+    pub include_positive: bool,
+}
+
+impl Spec for SogclrPairsConfig {
+    fn defaults(_: &Setting) -> Self {
+        Self { temperature: TEMPERATURE, gamma: Gamma::Constant { value: 0.8 }, include_positive: false }
+    }
+
+    fn check(&self) -> Result<(), Problem> {
+        check_temperature(self.temperature)?;
+        check_gamma(&self.gamma).map(|_| ())
+    }
+
+    fn pair_temperature(&self) -> Option<f64> {
+        Some(self.temperature)
+    }
+
+    fn preset(&self, _: &Setting) -> Option<Preset> {
+        Some(Preset::Clip)
+    }
+
+    fn suit(&self, _: &Setting, around: &mut Surroundings) {
+        suit_pairs(around);
+    }
+
+    fn loss(&self) -> Box<dyn Loss> {
+        Box::new(TwoWay {
+            temperature: self.temperature,
+            learned: PairTemperature::Fixed,
+            gamma: self.gamma,
+            include_positive: self.include_positive,
+        })
+    }
+}

@@ -1,0 +1,228 @@
+//! Image–text pairs: training, resume, retrieval, zero-shot, search, and what can be wrong with them.
+
+use crate::{failure, sogclr};
+use std::path::{Path, PathBuf};
+
+/// A run of seconds: small encoders, 8 pairs in a step.
+const SMALL: &[&str] = &[
+    "pretrain",
+    "--image-size",
+    "32",
+    "--encoder",
+    "clip-xs",
+    "--batch",
+    "8",
+    "--epochs",
+    "2",
+    "--set",
+    "encoder.width=0.25",
+    "--set",
+    "text={ width = 16, layers = 1, heads = 2, context = 12, vocabulary = 49408 }",
+];
+
+fn train(out: &Path, more: &[&str]) {
+    sogclr().args(SMALL).arg("--out").arg(out).args(more).assert().success();
+}
+
+fn bytes(run: &Path, name: &str) -> Vec<u8> {
+    std::fs::read(run.join(name)).unwrap()
+}
+
+/// Red and blue pictures in folders of their class, and a table of their captions.
+fn colours(root: &Path, each: u8) -> (PathBuf, PathBuf) {
+    let images = root.join("images");
+    let mut table = String::from("image\tcaption\n");
+    for (class, colour) in [("red_square", [230, 20, 30]), ("blue_square", [10, 40, 220])] {
+        std::fs::create_dir_all(images.join(class)).unwrap();
+        for i in 0..each {
+            let name = format!("{class}/{i}.png");
+            let pixels = image::RgbImage::from_fn(40, 36, |x, y| {
+                image::Rgb(colour.map(|c: u8| c ^ (x + y + u32::from(i)) as u8 % 16))
+            });
+            pixels.save(images.join(&name)).unwrap();
+            let word = class.split('_').next().unwrap();
+            table += &format!("{name}\ta {word} thing\n{name}\tsomething {word}\n");
+        }
+    }
+    let file = root.join("captions.tsv");
+    std::fs::write(&file, table).unwrap();
+    (file, images)
+}
+
+#[test]
+fn pairs_train_and_the_two_encoders_find_each_other() {
+    let root = tempfile::tempdir().unwrap();
+    let (table, images) = colours(root.path(), 12);
+    let run = root.path().join("run");
+    let (table, images) = (table.to_str().unwrap(), images.to_str().unwrap());
+    train(&run, &["--pairs", table, "--images", images, "--test", table, "--epochs", "30"]);
+    for name in ["config.toml", "open_clip.json", "encoder.safetensors", "manifest.jsonl", "metrics.jsonl"] {
+        assert!(run.join(name).exists(), "{name}");
+    }
+    let print = |arguments: &[&str]| {
+        let output = sogclr().args(arguments).output().unwrap();
+        assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    let folder = run.to_str().unwrap();
+    let text = print(&["eval", "retrieval", folder]);
+    assert!(text.contains("24 images, 48 captions") && text.contains("mean recall"), "{text}");
+    print(&["eval", "retrieval", folder, table, "--images", images]);
+    print(&["eval", "linear", folder, images]);
+
+    // Two classes that are told apart by a word are learned within seconds.
+    let templates = root.path().join("templates.txt");
+    std::fs::write(&templates, "a {} thing\n\nsomething [CLASS]\n").unwrap();
+    let names = root.path().join("names.txt");
+    std::fs::write(&names, "blue\nred\n").unwrap();
+    let (templates, names) = (templates.to_str().unwrap(), names.to_str().unwrap());
+    let text = print(&["eval", "zeroshot", folder, images, "--templates", templates, "--class-names", names]);
+    assert!(text.contains("24 images, 2 classes, 2 templates"), "{text}");
+    let summary: serde_json::Value = serde_json::from_slice(&bytes(&run, "summary.json")).unwrap();
+    let top1 = summary["eval_zeroshot"]["accuracy"]["top1"].as_f64().unwrap();
+    assert!(top1 > 0.95, "{text}");
+    assert!(summary["eval_retrieval"]["result"]["mean_recall"].as_f64().is_some());
+
+    let text = print(&["search", folder, "something blue", "--images", images, "-n", "6"]);
+    assert_eq!(text.lines().filter(|line| line.contains("blue_square")).count(), 6, "{text}");
+    assert!(image::open(run.join("search.png")).is_ok());
+
+    let (code, text) =
+        failure(sogclr().args(["eval", "zeroshot", folder, images, "--class-names", templates, "--templates", names]));
+    assert!(code == 2 && text.contains("no [CLASS]"), "{text}");
+    std::fs::write(root.path().join("one.txt"), "red\n").unwrap();
+    let one = root.path().join("one.txt");
+    let (code, text) = failure(sogclr().args(["eval", "zeroshot", folder, images, "--class-names"]).arg(one));
+    assert!(code == 2 && text.contains("1 names for 2 classes"), "{text}");
+}
+
+#[test]
+fn every_method_of_pairs_resumes_to_the_same_bytes() {
+    let root = tempfile::tempdir().unwrap();
+    for (name, method, settings) in [
+        ("sogclr", "sogclr", &[][..]),
+        ("paper's objective", "sogclr", &["--set", "method.include_positive=true"]),
+        ("clip", "clip", &["--micro-batch", "4"]),
+        ("clip that learns its temperature", "clip", &["--set", "method.learn_temperature=true"]),
+        ("isogclr", "isogclr", &["--encoder", "clip-vit-xs", "--set", "encoder.width=0.3333"]),
+        ("fastclip", "fastclip", &["--threads", "1"]),
+        ("fastclip v1", "fastclip", &["--set", "method.learned={ kind = 'fixed' }"]),
+        ("siglip", "siglip", &[]),
+    ] {
+        let run = root.path().join(name);
+        train(
+            &run,
+            &[&["--pairs", "emoji", "--limit", "48", "--keep-every", "1", "--method", method], settings].concat(),
+        );
+        let last = "checkpoints/step-000000012.safetensors";
+        let whole = (bytes(&run, last), bytes(&run, "encoder.safetensors"));
+        // As if the second epoch had never been saved.
+        std::fs::remove_file(run.join(last)).unwrap();
+        sogclr().arg("resume").arg(&run).assert().success();
+        assert!((bytes(&run, last), bytes(&run, "encoder.safetensors")) == whole, "{name}");
+    }
+}
+
+/// The gradient of the whole batch reaches both encoders, also in chunks: batch norm aside, a vision transformer learns the
+/// same.
+#[test]
+fn micro_batches_of_pairs_give_the_same_run() {
+    let root = tempfile::tempdir().unwrap();
+    let weights = |name: &str, more: &[&str]| {
+        let run = root.path().join(name);
+        let vit = ["--encoder", "clip-vit-xs", "--set", "encoder.width=0.3333", "--epochs", "1"];
+        train(&run, &[&["--pairs", "emoji", "--limit", "24"], &vit[..], more].concat());
+        sogclr::storage::load_tensors(&run.join("encoder.safetensors")).unwrap().0
+    };
+    let (whole, chunks) = (weights("whole", &[]), weights("chunks", &["--micro-batch", "2"]));
+    for (name, tensor) in &whole {
+        let largest =
+            tensor.values.iter().zip(&chunks[name].values).fold(0.0_f32, |max, (a, b)| max.max((a - b).abs()));
+        assert!(largest < 2e-4, "{name}: {largest}");
+    }
+}
+
+#[test]
+fn what_is_wrong_with_pairs_is_named_before_anything_is_written() {
+    let root = tempfile::tempdir().unwrap();
+    let (table, images) = colours(root.path(), 8);
+    let good = std::fs::read_to_string(&table).unwrap();
+    let out = root.path().join("run");
+    let images = images.to_str().unwrap();
+    let refused = |file: &Path, more: &[&str]| {
+        let mut command = sogclr();
+        command.args(SMALL).arg("--pairs").arg(file).args(["--images", images]).args(more).arg("--out").arg(&out);
+        let (code, text) = failure(&mut command);
+        assert!(code == 2 && !out.exists(), "exit {code}: {text}");
+        text
+    };
+    for (name, content, words) in [
+        ("missing.tsv", good.clone() + "no.png\tnothing\n", "missing.tsv:34: image no.png is missing"),
+        ("empty.tsv", good.clone() + "red_square/0.png\t \n", "empty.tsv:34: the caption is empty"),
+        ("columns.csv", "a,b,c\n1,2,3\n".into(), "name them `image` and `caption`"),
+    ] {
+        let file = root.path().join(name);
+        std::fs::write(&file, content).unwrap();
+        let text = refused(&file, &[]);
+        assert!(text.contains(words), "{name}: {text}");
+    }
+    for (more, words) in [
+        (&["--method", "simclr"][..], "simclr is for images alone"),
+        (&["--encoder", "resnet18"], "use clip-s"),
+        (&["--image-size", "40"], "multiple of 32"),
+        (&["--views", "2x32"], "exactly 1"),
+        (&["--set", "text.heads=3"], "must divide the width"),
+        (&["--set", "learning_rate.warmup_steps=1000"], "the run has 4 steps"),
+        (
+            &["--method", "clip", "--set", "method={ kind = 'clip', temperature = 0.006, learn_temperature = true }"],
+            "0.01",
+        ),
+        (&["--template", "a [CLASS]"], "has captions of its own"),
+    ] {
+        let text = refused(&table, more);
+        assert!(text.contains(words), "{more:?}: {text}");
+    }
+    let (code, text) = failure(sogclr().args(SMALL).args(["--method", "clip", "--out"]).arg(&out));
+    assert!(code == 2 && text.contains("--pairs"), "{text}");
+
+    // Left out when asked, counted, and training goes on.
+    let file = root.path().join("missing.tsv");
+    let mut command = sogclr();
+    command.args(SMALL).arg("--pairs").arg(file).args(["--images", images, "--set", "data.skip_bad=true"]);
+    let output = command.arg("--out").arg(&out).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success() && text.contains("left out 1 captions, first: "), "{text}");
+    // Without held-out pairs there is nothing honest to measure.
+    let (code, text) = failure(sogclr().args(["eval", "retrieval"]).arg(&out));
+    assert!(code == 2 && text.contains("no test pairs"), "{text}");
+}
+
+#[test]
+fn changed_captions_are_not_resumed_and_image_runs_have_no_texts() {
+    let root = tempfile::tempdir().unwrap();
+    let (table, images) = colours(root.path(), 8);
+    let run = root.path().join("run");
+    train(&run, &["--pairs", table.to_str().unwrap(), "--images", images.to_str().unwrap()]);
+    let text = std::fs::read_to_string(&table).unwrap().replacen("a red thing", "a pink thing", 1);
+    std::fs::write(&table, text).unwrap();
+    let (code, text) = failure(sogclr().arg("resume").arg(&run));
+    assert!(code == 2 && text.contains("red_square/0.png has other captions"), "{text}");
+
+    let plain = root.path().join("plain");
+    crate::train(&plain, &[]);
+    for verb in [&["eval", "retrieval"][..], &["eval", "zeroshot"]] {
+        let (code, text) = failure(sogclr().args(verb).arg(&plain));
+        assert!(code == 2 && text.contains("no text encoder"), "{text}");
+    }
+}
+
+#[test]
+fn labelled_folders_become_pairs_through_a_template() {
+    let root = tempfile::tempdir().unwrap();
+    let (_, images) = colours(root.path(), 8);
+    let run = root.path().join("run");
+    let template = ["--template", "This is a photo of [CLASS]"];
+    train(&run, &[&[images.to_str().unwrap()], &template[..], &["--method", "clip"]].concat());
+    let output = sogclr().args(["eval", "zeroshot"]).arg(&run).arg(&images).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
