@@ -1,7 +1,7 @@
 //! CLIP's encoders against open_clip with the same weights: outputs, gradients, parameter counts.
 
 use crate::files::{Golden, hashed, json};
-use crate::resnet::{gradients, on_each_path, tensor, values};
+use crate::resnet::{gradients, on_each_path, one_path, tensor, values};
 use burn::module::Module;
 use burn::tensor::{Device, Tensor};
 use sogclr::encoder::{
@@ -113,6 +113,7 @@ fn the_image_encoder_equals_open_clips() {
 
 #[test]
 fn the_text_encoder_equals_open_clips() {
+    let _path = one_path();
     let golden = Golden::open("clip.safetensors");
     let (_, config) = small();
     let ids: Vec<u32> = golden.get("ids").iter().map(|&id| id as u32).collect();
@@ -171,6 +172,7 @@ fn the_vision_transformer_equals_open_clips() {
 
 #[test]
 fn places_after_the_end_change_nothing() {
+    let _path = one_path();
     let (_, config) = small();
     let device = Device::flex();
     let net = filled(TextEncoder::new(&config, OUTPUT, &device), "");

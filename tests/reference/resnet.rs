@@ -9,7 +9,7 @@ use sogclr::encoder::{
 };
 use sogclr_kernels::force_direct;
 use std::collections::BTreeMap;
-use std::sync::Mutex;
+use std::sync::{RwLock, RwLockReadGuard};
 
 fn config(model: &str) -> EncoderConfig {
     let (name, width, stem) = match model {
@@ -84,10 +84,18 @@ pub enum Path {
     PlainBurn,
 }
 
-/// Runs `test` on each path. The path is one for the whole process: tests take turns.
+/// The path is one for the whole process: whoever changes it is alone.
+static PATH: RwLock<()> = RwLock::new(());
+
+/// Keeps the path as it is while a test computes networks.
+#[must_use]
+pub fn one_path() -> RwLockReadGuard<'static, ()> {
+    PATH.read().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+/// Runs `test` on each path.
 pub fn on_each_path(mut test: impl FnMut(Path)) {
-    static TURN: Mutex<()> = Mutex::new(());
-    let _turn = TURN.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let _alone = PATH.write().unwrap_or_else(|poisoned| poisoned.into_inner());
     for path in [Path::Direct, Path::PlainBurn, Path::Winograd] {
         force_direct(path == Path::Direct);
         use_plain_operations(path == Path::PlainBurn);
@@ -127,6 +135,7 @@ fn features_equal_torchvision_on(path: Path) {
 
 #[test]
 fn parameter_counts_equal_torchvision() {
+    let _path = one_path();
     for (model, info) in json("resnet.json").as_object().unwrap() {
         let Some(want) = info["parameters"].as_u64() else { continue };
         let net = ResNet::new(&config(model), &Device::flex());
@@ -254,6 +263,7 @@ fn head_equals_pytorch_here() {
 
 #[test]
 fn weights_of_another_model_are_refused() {
+    let _path = one_path();
     let device = Device::flex();
     let small = ResNet::new(&config("cifar_resnet20"), &device);
     let mut tensors = export(&ResNet::new(&config("cifar_resnet18"), &device));

@@ -1,6 +1,7 @@
 //! The training step: chunks, groups of batch norm, and what follows the model.
 
 use crate::files::hashed;
+use crate::resnet::one_path;
 use burn::tensor::{Device, Gradients, Tensor, TensorData};
 use ndarray::ArrayView2;
 use sogclr::batch::{Batch, Crops};
@@ -154,6 +155,7 @@ fn largest_difference(a: &NamedTensors, b: &NamedTensors) -> f32 {
 /// statistics, and the method's own modules.
 #[test]
 fn micro_batches_give_the_gradient_of_the_whole_batch() {
+    let _path = one_path();
     let views: &[(usize, usize)] = &[(2, SIZE)];
     for (name, views) in [("sogclr", &[(2, SIZE), (2, 6)][..]), ("simclr", views), ("nnclr", views), ("infomin", views)]
     {
@@ -183,6 +185,7 @@ fn micro_batches_give_the_gradient_of_the_whole_batch() {
 /// Each running statistic moves once in a step: 0.9·old + 0.1·mean over the chunks of their statistics.
 #[test]
 fn running_statistics_move_once_in_a_step() {
+    let _path = one_path();
     let name = "encoder.bn1.running_mean";
     let batch = batch(&[(2, SIZE)], 0);
     let moved = |chunk: usize| {
@@ -199,6 +202,7 @@ fn running_statistics_move_once_in_a_step() {
 
 #[test]
 fn momentum_weights_follow_by_hand() {
+    let _path = one_path();
     let mut training = Training::new("moco", &head(false), &[("momentum", 0.75.into())]);
     let (start, before) = (training.model(), training.method.export());
     for (name, tensor) in &start {
@@ -222,6 +226,7 @@ fn momentum_weights_follow_by_hand() {
 /// MoCo's queue after three batches holds their keys, oldest first from the place written next.
 #[test]
 fn the_queue_holds_the_keys_of_earlier_batches_in_order() {
+    let _path = one_path();
     let mut training = Training::new("moco", &head(false), &[("queue", 20.into()), ("norm_groups", 2.into())]);
     let mut seen = Vec::new();
     for index in 0..3 {
@@ -239,6 +244,7 @@ fn the_queue_holds_the_keys_of_earlier_batches_in_order() {
 /// Batch norm sees one group of keys at a time, and every key returns to its own sample.
 #[test]
 fn keys_are_normalised_in_shuffled_groups() {
+    let _path = one_path();
     let head = head(false);
     let parts = Parts { model: &model(&head), seed: SEED, device: Device::flex().autodiff() };
     let follower = MomentumEncoder::new(&parts, 0.9);
@@ -266,6 +272,7 @@ fn keys_are_normalised_in_shuffled_groups() {
 /// MoCo deals its keys to the groups in an order of its own, another in every step.
 #[test]
 fn moco_shuffles_the_groups_of_its_keys_in_every_step() {
+    let _path = one_path();
     let training = Training::new("moco", &head(false), &[("norm_groups", 2.into())]);
     let parts = Parts { model: &model(&head(false)), seed: SEED, device: Device::flex().autodiff() };
     let in_order = MomentumEncoder::new(&parts, 0.9).embed(&batch(&[(2, SIZE)], 0), 1, &[0, 1, 2, 3, 4, 5, 6, 7], 4);
@@ -281,6 +288,7 @@ fn moco_shuffles_the_groups_of_its_keys_in_every_step() {
 /// A head without batch norm: linear layers with bias, ReLU between them.
 #[test]
 fn a_head_without_batch_norm_is_its_formula() {
+    let _path = one_path();
     let config = HeadConfig { layers: 3, hidden: 5, output: 2, norm: false };
     let net = initialise(Head::new(&config, 4, &Device::flex()), 1);
     let mut tensors = export(&net);
@@ -313,6 +321,7 @@ fn a_head_without_batch_norm_is_its_formula() {
 /// Every method lowers its objective on one small batch, and its own modules move.
 #[test]
 fn every_method_learns_a_few_images() {
+    let _path = one_path();
     const BATCHES: usize = 12;
     const STEPS: usize = 10 * BATCHES;
     for name in VIEW_METHODS {
