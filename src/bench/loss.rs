@@ -1,11 +1,10 @@
 //! A loss alone: from raw embeddings to the gradient of each, on random embeddings.
 
-use super::{cpu_seconds, median, peak_rss_mb};
+use super::{peak_rss_mb, time};
 use crate::loss::{EmbeddingSets, Loss, LossError, LossInput, SetName};
 use crate::math::{Matrix, SampleRng, UnitRows};
 use crate::state::SampleState;
 use serde::Serialize;
-use std::time::Instant;
 
 /// Rows of the queue, for losses that look at one.
 const QUEUE: usize = 4096;
@@ -33,12 +32,7 @@ pub fn measure_loss(loss: &dyn Loss, batch: usize, dim: usize, repeats: usize) -
     let ids: Vec<usize> = (0..batch).collect();
     let labels: Vec<u32> = (0..batch as u32).map(|id| id % CLASSES).collect();
     let mut state = SampleState::new(batch, loss.columns());
-    let (mut times, mut cpu) = (Vec::with_capacity(repeats), None);
-    for index in 0..WARM_UP + repeats {
-        if index == WARM_UP {
-            cpu = cpu_seconds();
-        }
-        let start = Instant::now();
+    let timing = time(WARM_UP, repeats, |_| {
         let sets = EmbeddingSets::new(raw.iter().map(|(name, h)| (*name, UnitRows::new(h.clone()))).collect());
         let out = loss.forward(&LossInput {
             sets: &sets,
@@ -54,13 +48,11 @@ pub fn measure_loss(loss: &dyn Loss, batch: usize, dim: usize, repeats: usize) -
             std::hint::black_box(sets.get(name)?.backward(0, dz));
         }
         state.commit(out.update);
-        if index >= WARM_UP {
-            times.push(start.elapsed().as_secs_f64());
-        }
-    }
+        Ok::<(), LossError>(())
+    })?;
     Ok(LossReport {
-        ms_median: 1e3 * median(times),
-        cpu_ms: cpu.zip(cpu_seconds()).map(|(before, after)| 1e3 * (after - before) / repeats as f64),
+        ms_median: 1e3 * timing.seconds,
+        cpu_ms: timing.cpu_seconds.map(|seconds| 1e3 * seconds),
         peak_rss_mb: peak_rss_mb(),
     })
 }

@@ -1,7 +1,7 @@
 //! A whole training step on data that is already in memory: two views, forward, SogCLR loss, backward, SGD; or, with a clip
 //! encoder, image–text pairs, the two-way loss and AdamW.
 
-use super::{cpu_seconds, median, peak_rss_mb};
+use super::{peak_rss_mb, time};
 use crate::batch::{Batch, Crops, Texts};
 use crate::comm::Solo;
 use crate::encoder::{Model, ModelConfig};
@@ -14,7 +14,6 @@ use crate::text::{END, START};
 use crate::train::step;
 use burn::tensor::Device;
 use serde::Serialize;
-use std::time::Instant;
 
 /// Samples that have a u; a batch visits the first of them.
 const SAMPLES: usize = 50_000;
@@ -46,10 +45,10 @@ impl StepBench {
     /// Runs the steps; `done` is called after each.
     pub fn run(&self, mut done: impl FnMut()) -> Result<StepReport, LossError> {
         let device = self.device.clone().autodiff();
-        let mut model = Model::new(&self.model, 0, &device);
+        let model = Model::new(&self.model, 0, &device);
         let has_text = self.model.text.is_some();
         let mut optimizer = Optimizer::new(match has_text {
-            true => OptimizerConfig::Adamw(AdamW { beta1: 0.9, beta2: 0.98, epsilon: 1e-6, weight_decay: 0.1 }),
+            true => OptimizerConfig::Adamw(AdamW { beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weight_decay: 0.1 }),
             false => OptimizerConfig::Sgd(Sgd { momentum: 0.9, nesterov: false, weight_decay: 1e-4 }),
         });
         let (samples, batch) = (SAMPLES, self.batch);
@@ -71,25 +70,19 @@ impl StepBench {
             tiles: None,
             texts,
         };
-        let mut times = Vec::with_capacity(self.steps);
-        let mut cpu = None;
-        for index in 0..WARM_UP + self.steps {
-            if index == WARM_UP {
-                cpu = cpu_seconds();
-            }
+        let mut model = Some(model);
+        let timing = time(WARM_UP, self.steps, |index| {
             batch.step = index;
-            let start = Instant::now();
-            (model, _) = step(model, &mut optimizer, &mut *method, &mut state, &batch, self.batch, &Solo, RATE)?;
-            if index >= WARM_UP {
-                times.push(start.elapsed().as_secs_f64());
-            }
+            let now = model.take().expect("between steps");
+            let (next, _) = step(now, &mut optimizer, &mut *method, &mut state, &batch, self.batch, &Solo, RATE)?;
+            model = Some(next);
             done();
-        }
-        let median = median(times);
+            Ok(())
+        })?;
         Ok(StepReport {
-            views_per_s: (views * self.batch) as f64 / median,
-            step_ms_median: 1e3 * median,
-            cpu_s_per_step: cpu.zip(cpu_seconds()).map(|(before, after)| (after - before) / self.steps as f64),
+            views_per_s: (views * self.batch) as f64 / timing.seconds,
+            step_ms_median: 1e3 * timing.seconds,
+            cpu_s_per_step: timing.cpu_seconds,
             peak_rss_mb: peak_rss_mb(),
         })
     }

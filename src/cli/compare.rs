@@ -2,11 +2,12 @@
 
 use super::error::CliError;
 use super::eval::{linear_and_knn, load_encoder, open_run_data};
+use super::eval_pairs::{Encoders, held_out_pairs};
 use super::options::RunOptions;
 use super::pretrain::stop_on_ctrl_c;
 use crate::config::RunConfig;
 use crate::eval::{FrozenEncoder, labelled_splits};
-use crate::report::{Contender, comparison_csv, comparison_markdown};
+use crate::report::{Contender, IMAGE_MEASURES, Measure, PAIR_MEASURES, comparison_csv, comparison_markdown};
 use crate::storage::write_atomic;
 use crate::train::{Run, open_device, refuse_existing};
 use clap::Args;
@@ -21,13 +22,15 @@ use std::time::Duration;
 /// Trains every method with every seed, measures the encoders on the test images (or on every fifth image, which training
 /// sees without its label), and writes one table: mean ± standard error over the seeds, training time and peak memory.
 /// Each method has its own defaults for temperature, head, optimiser and augmentation, as its authors use them; flags and
-/// --set apply to all. The data needs labels for the measurement.
+/// --set apply to all. The data needs labels for the measurement; image–text pairs (--pairs) are measured by retrieval and
+/// need held-out pairs.
 ///
 /// Run the same command again after an interruption: finished runs are kept, a begun one is continued.
 #[derive(Args)]
 #[command(args_override_self = true)]
 #[command(
-    after_help = "Example:\n  sogclr compare --methods sogclr,simclr,dcl --seeds 3 --batch 32 --epochs 20 --limit 2000\n\n\
+    after_help = "Example:\n  sogclr compare --methods sogclr,simclr,dcl --seeds 3 --batch 32 --epochs 20 --limit 2000\n  \
+    sogclr compare --pairs captions.tsv --images photos/ --test held-out.tsv --methods sogclr,clip --batch 32\n\n\
     OUT gets compare.md, compare.csv, compare.json and a run folder for each method and seed."
 )]
 pub struct Compare {
@@ -100,7 +103,7 @@ impl Compare {
             "\nbatch {}, {} epochs:\n\n{}\n\ntables: {}/compare.{{md,csv,json}}",
             config.train.batch,
             config.train.epochs,
-            comparison_markdown(&rows),
+            comparison_markdown(&rows, measures(config)),
             self.out.display()
         );
         match failed {
@@ -124,13 +127,17 @@ impl Compare {
             }
             let mut options = RunOptions { method: Some(method.clone()), ..self.options.clone() };
             let (first, data) = RunConfig::resolve(&options.overrides()?)?;
-            if first.method.name() != method {
+            if first.method.name().trim_end_matches("-pairs") != method.trim_end_matches("-pairs") {
                 return Err(CliError::Input(
                     "--set method.kind would change every method of the race: leave it out".into(),
                 ));
             }
-            labelled_splits(&data)?;
-            if first.method.spec().needs_labels() && data.test.is_none() {
+            let has_test = data.test.is_some();
+            match first.text {
+                Some(_) => drop(held_out_pairs(data)?),
+                None => drop(labelled_splits(&data)?),
+            }
+            if first.method.spec().needs_labels() && !has_test {
                 return Err(CliError::Input(format!(
                     "{method} trains with the labels of the images that would measure it: name test images with --test"
                 )));
@@ -160,8 +167,9 @@ impl Compare {
             "rows": rows,
         });
         let json = serde_json::to_string_pretty(&document).expect("plain data") + "\n";
-        write_atomic(&self.out.join("compare.md"), (comparison_markdown(&rows) + "\n").as_bytes())?;
-        write_atomic(&self.out.join("compare.csv"), comparison_csv(&rows).as_bytes())?;
+        let measures = measures(config);
+        write_atomic(&self.out.join("compare.md"), (comparison_markdown(&rows, measures) + "\n").as_bytes())?;
+        write_atomic(&self.out.join("compare.csv"), comparison_csv(&rows, measures).as_bytes())?;
         write_atomic(&self.out.join("compare.json"), json.as_bytes())?;
         Ok(())
     }
@@ -218,45 +226,62 @@ impl Cell {
         })
     }
 
-    /// Adds this run's accuracies and cost.
+    /// Adds this run's result and cost.
     fn measure(&self, row: &mut Contender) -> Result<(), CliError> {
         let device = open_device(self.config.train.device)?;
-        let accuracies = self.remembered("compare", || load_encoder(&self.folder, &self.config, device))?;
+        let result = self.remembered("compare", || match self.config.text {
+            Some(_) => Ok(Encoder::Pair(Encoders::load(&self.folder, &self.config, device)?)),
+            None => Ok(Encoder::Image(load_encoder(&self.folder, &self.config, device)?)),
+        })?;
         let train = Run::read_entry(&self.folder, "train").unwrap_or_default();
-        row.add(&accuracies);
+        row.add(&result, measures(&self.config));
         row.seconds.extend(train["seconds"].as_f64());
         row.peak_rss_mb.extend(train["peak_rss_mb"].as_f64());
         Ok(())
     }
 
-    /// Adds the accuracies of the encoder that this run starts from.
+    /// Adds the result of the encoder that this run starts from.
     fn measure_untrained(&self, row: &mut Contender) -> Result<(), CliError> {
         if !self.is_trained() {
             return Ok(());
         }
         let device = open_device(self.config.train.device)?;
-        let (encoder, augment) = (&self.config.encoder, &self.config.augment);
-        let untrained = || Ok(FrozenEncoder::untrained(encoder, self.config.seed, augment, device));
-        row.add(&self.remembered("compare_untrained", untrained)?);
+        let RunConfig { encoder, augment, seed, .. } = &self.config;
+        let result = self.remembered("compare_untrained", || match self.config.text {
+            Some(_) => Ok(Encoder::Pair(Encoders::untrained(&self.config, device)?)),
+            None => Ok(Encoder::Image(FrozenEncoder::untrained(encoder, *seed, augment, device))),
+        })?;
+        row.add(&result, measures(&self.config));
         Ok(())
     }
 
-    /// The accuracies under `key` of the run's summary, measured if they are not there yet.
-    fn remembered(
-        &self,
-        key: &str,
-        encoder: impl FnOnce() -> Result<FrozenEncoder, CliError>,
-    ) -> Result<Value, CliError> {
+    /// The result under `key` of the run's summary, measured if it is not there yet.
+    fn remembered(&self, key: &str, encoder: impl FnOnce() -> Result<Encoder, CliError>) -> Result<Value, CliError> {
         if let Some(known) = Run::read_entry(&self.folder, key) {
             return Ok(known);
         }
-        let encoder = encoder()?;
-        let (linear, knn) = linear_and_knn(&encoder, &open_run_data(&self.folder, &self.config)?)?;
-        encoder.assert_frozen();
-        let result = json!({ "linear": linear, "knn": knn });
+        let data = open_run_data(&self.folder, &self.config)?;
+        let result = match encoder()? {
+            Encoder::Image(encoder) => {
+                let (linear, knn) = linear_and_knn(&encoder, &data)?;
+                encoder.assert_frozen();
+                json!({ "linear": linear, "knn": knn })
+            }
+            Encoder::Pair(encoders) => json!(encoders.retrieval(&held_out_pairs(data)?)?),
+        };
         Run::summarise(&self.folder, key, result.clone())?;
         Ok(result)
     }
+}
+
+/// What is measured.
+enum Encoder {
+    Image(FrozenEncoder),
+    Pair(Encoders),
+}
+
+fn measures(config: &RunConfig) -> &'static [Measure] {
+    if config.text.is_some() { PAIR_MEASURES } else { IMAGE_MEASURES }
 }
 
 /// A terminal's Ctrl-C goes to a whole group; the run is told once, by us.

@@ -82,7 +82,7 @@ impl Demo {
         for method in ["sogclr", "clip"] {
             let folder = out.join(method);
             let Some(run) = self.trained(method, &folder, stop)? else { return Ok(()) };
-            let test = held_out_pairs(run.open_data()?, &folder)?;
+            let test = held_out_pairs(run.open_data()?)?;
             let encoders = Encoders::load(&folder, &run.config, open_device(run.config.train.device)?)?;
             let result = encoders.retrieval(&test)?;
             Run::summarise(&folder, "eval_retrieval", json!(result))?;

@@ -72,6 +72,12 @@ impl Encoders {
         Ok(Self { image, text })
     }
 
+    /// The encoders that a run starts from, for comparison.
+    pub fn untrained(config: &RunConfig, device: Device) -> Result<Self, CliError> {
+        let image = FrozenEncoder::untrained(&config.encoder, config.seed, &config.augment, device.clone());
+        Ok(Self { image, text: FrozenText::untrained(&config.model(), config.seed, device)? })
+    }
+
     /// Unit-norm embeddings of a split's images.
     pub fn images(&self, split: &Split) -> Result<UnitRows, CliError> {
         let bar = counter("images", split.len());
@@ -101,13 +107,12 @@ pub fn recall_cells(recall: &Recall) -> Vec<String> {
     [recall.at1, recall.at5, recall.at10].map(|share| format!("{:.1}", 100.0 * share)).to_vec()
 }
 
-/// The pairs of the run's own data that training did not see.
-pub fn held_out_pairs(data: Dataset, folder: &Path) -> Result<Split, CliError> {
+/// The pairs that training does not see.
+pub fn held_out_pairs(data: Dataset) -> Result<Split, CliError> {
+    let title = data.title;
     data.test.filter(|test| test.has_captions() && !test.is_empty()).ok_or_else(|| {
-        CliError::Input(format!(
-            "the data of {} has no test pairs: name held-out ones, `sogclr eval retrieval RUN PAIRS`",
-            folder.display()
-        ))
+        let problem = "has no test pairs: train with --test HELD_OUT, or name them, `sogclr eval retrieval RUN PAIRS`";
+        CliError::Input(format!("{title} {problem}"))
     })
 }
 
@@ -119,7 +124,7 @@ impl RetrievalVerb {
         let (title, mut split) = match self.pairs {
             None => {
                 let data = Run::open_data_of(&self.run, &config)?;
-                (data.title.clone(), held_out_pairs(data, &self.run)?)
+                (data.title.clone(), held_out_pairs(data)?)
             }
             Some(pairs) => {
                 let skip_bad = config.data.skip_bad;

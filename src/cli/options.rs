@@ -63,6 +63,9 @@ pub struct RunOptions {
     /// cpu, cpu-exact (no Winograd: rounds less, slower), wgpu or cuda
     #[arg(long, value_name = "NAME")]
     pub device: Option<String>,
+    /// Safetensors file with weights to start from: torchvision's names, or open_clip's for image–text pairs
+    #[arg(long, value_name = "FILE")]
+    pub init: Option<PathBuf>,
     /// Keep the checkpoint of every E-th epoch
     #[arg(long, value_name = "E")]
     pub keep_every: Option<usize>,
@@ -105,6 +108,7 @@ impl RunOptions {
             ("train.micro_batch", number(self.micro_batch)),
             ("train.epochs", number(self.epochs)),
             ("train.device", word(&self.device)),
+            ("train.init", path(&self.init)),
             ("train.keep_every", number(self.keep_every)),
             ("seed", self.seed.map(|seed| toml::Value::Integer(seed as i64))),
         ];

@@ -123,6 +123,7 @@ pub(super) fn resolve(overrides: &Overrides) -> Result<(RunConfig, Dataset), Con
             micro_batch: None,
             epochs,
             device: DeviceName::Cpu,
+            init: None,
             checkpoint_minutes: 10.0,
             keep_every: None,
         },
@@ -139,6 +140,9 @@ pub(super) fn resolve(overrides: &Overrides) -> Result<(RunConfig, Dataset), Con
     lay_over(&mut merged, &user);
     let mut config: RunConfig = parse("", Value::Table(merged))?;
     config.data = data_config;
+    if let Some(path) = &mut config.train.init {
+        *path = std::path::absolute(&*path).unwrap_or_else(|_| path.clone());
+    }
     Ok((config, data))
 }
 

@@ -54,6 +54,10 @@ pub struct TrainConfig {
     /// Where to compute; wgpu and cuda are cargo features. cpu-exact sums every convolution directly, which rounds less
     /// than Winograd's algorithm and is about half as fast.
     pub device: DeviceName,
+    /// Safetensors file with the weights of the encoder to start from, under torchvision's names, or of both encoders of
+    /// image–text pairs under open_clip's; absent: drawn by the seed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub init: Option<PathBuf>,
     /// Minutes between checkpoints; 0 writes one after every step.
     pub checkpoint_minutes: f64,
     /// Keep the checkpoint of every E-th epoch; absent: only the newest ones.

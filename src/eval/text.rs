@@ -2,7 +2,7 @@
 
 use super::EvalError;
 use crate::batch::Texts;
-use crate::encoder::{ModelConfig, NamedTensors, TextEncoder, from_open_clip, import};
+use crate::encoder::{Model, ModelConfig, NamedTensors, TextEncoder, from_open_clip, import};
 use crate::math::{Matrix, UnitRows};
 use burn::tensor::Device;
 use ndarray::s;
@@ -24,6 +24,13 @@ impl FrozenText {
         let weights = renamed.filter_map(|(name, tensor)| Some((name.strip_prefix("text.")?.to_owned(), tensor)));
         let net = TextEncoder::new(text, config.encoder.feature_dim(), &device);
         Ok(Self { net: import(net, &weights.collect())?, context: text.context, device })
+    }
+
+    /// The encoder that a run with `seed` starts from, for comparison.
+    pub fn untrained(config: &ModelConfig, seed: u64, device: Device) -> Result<Self, EvalError> {
+        let context = config.text.as_ref().ok_or(EvalError::NoText)?.context;
+        let net = Model::new(config, seed, &device).text.ok_or(EvalError::NoText)?;
+        Ok(Self { net, context, device })
     }
 
     /// Unit-norm embeddings `[texts, dim]`; `progress` is told how many more are done.

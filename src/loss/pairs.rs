@@ -7,8 +7,8 @@ use ndarray::s;
 use sogclr_kernels::{SoftmaxSum, softmax_pair, softmax_sum};
 use std::ops::Range;
 
-pub(super) const IMAGES: SetName = SetName::View(0);
-pub(super) const TEXTS: SetName = SetName::Text;
+const IMAGES: SetName = SetName::View(0);
+const TEXTS: SetName = SetName::Text;
 
 /// Which side an anchor is on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,7 +46,7 @@ impl<'a> Pairs<'a> {
     }
 
     /// A side's rows, and those it is contrasted with.
-    fn rows(&self, side: Side) -> (&'a Matrix, &'a Matrix) {
+    pub fn rows(&self, side: Side) -> (&'a Matrix, &'a Matrix) {
         match side {
             Side::Image => (self.images.matrix(), self.texts.matrix()),
             Side::Text => (self.texts.matrix(), self.images.matrix()),

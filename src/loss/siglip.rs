@@ -2,7 +2,7 @@
 //! pairs and −1 for all others. Scale 1/τ and bias are learned.
 
 use super::clip::LOG_SCALE;
-use super::pairs::{IMAGES, Pairs, TEXTS};
+use super::pairs::{Pairs, Side};
 use super::{Loss, LossError, LossInput, LossOutput};
 use crate::math::{log_add_exp, log_sum_exp, map_rows};
 
@@ -35,9 +35,9 @@ impl Loss for SigLip {
         let tau = self.temperature;
         let pairs = Pairs::new(input)?;
         let mean = 1.0 / pairs.len() as f64;
-        let (images, texts) = (input.checked(IMAGES)?, input.checked(TEXTS)?);
+        let (images, texts) = pairs.rows(Side::Image);
         let log_count = ((pairs.len() - 1) as f64).ln();
-        let rows = map_rows(images.matrix().view(), texts.matrix().view(), |i, s| {
+        let rows = map_rows(images.view(), texts.view(), |i, s| {
             let (mut value, mut scale_grad, mut bias_grad) = (0.0, 0.0, 0.0);
             for (j, &s) in s.iter().enumerate() {
                 let (each, slope) = self.question(i == j, f64::from(s));

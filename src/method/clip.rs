@@ -1,9 +1,8 @@
 //! CLIP, the baseline of image–text pairs: InfoNCE over the batch.
 
 use super::learned::{Adjustable, Learned};
-use super::pairs::{TEMPERATURE, check_learned, suit_pairs};
-use super::{LossOnly, Method, Parts, Problem, Setting, Spec, Surroundings, check_temperature};
-use crate::augment::Preset;
+use super::pairs::{TEMPERATURE, check_learned};
+use super::{LossOnly, Method, Parts, Problem, Setting, Spec, check_temperature};
 use crate::loss::{Clip, LOG_SCALE, Loss};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -40,14 +39,6 @@ impl Spec for ClipConfig {
 
     fn pair_temperature(&self) -> Option<f64> {
         Some(self.temperature)
-    }
-
-    fn preset(&self, _: &Setting) -> Option<Preset> {
-        Some(Preset::Clip)
-    }
-
-    fn suit(&self, _: &Setting, around: &mut Surroundings) {
-        suit_pairs(around);
     }
 
     fn loss(&self) -> Box<dyn Loss> {

@@ -3,10 +3,9 @@
 
 use super::isogclr::check_individual;
 use super::learned::{Adjustable, Learned};
-use super::pairs::{TEMPERATURE, check_learned, suit_pairs};
+use super::pairs::{TEMPERATURE, check_learned};
 use super::sogclr::check_gamma;
-use super::{LossOnly, Method, Parts, Problem, Setting, Spec, Surroundings, check_temperature};
-use crate::augment::Preset;
+use super::{LossOnly, Method, Parts, Problem, Setting, Spec, check_temperature};
 use crate::loss::{GLOBAL_TAU, Gamma, Loss, PairTemperature, TwoWay};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -60,14 +59,6 @@ impl Spec for FastclipConfig {
 
     fn pair_temperature(&self) -> Option<f64> {
         Some(self.temperature)
-    }
-
-    fn preset(&self, _: &Setting) -> Option<Preset> {
-        Some(Preset::Clip)
-    }
-
-    fn suit(&self, _: &Setting, around: &mut Surroundings) {
-        suit_pairs(around);
     }
 
     fn loss(&self) -> Box<dyn Loss> {

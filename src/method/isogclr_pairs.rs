@@ -1,10 +1,9 @@
 //! iSogCLR on image–text pairs: every image and every text learns its own temperature.
 
 use super::isogclr::check_individual;
-use super::pairs::{TEMPERATURE, suit_pairs};
+use super::pairs::TEMPERATURE;
 use super::sogclr::check_gamma;
-use super::{Problem, Setting, Spec, Surroundings, check_temperature};
-use crate::augment::Preset;
+use super::{Problem, Setting, Spec, check_temperature};
 use crate::loss::{Gamma, Individual, Loss, PairTemperature, TwoWay};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -33,14 +32,6 @@ impl Spec for IsogclrPairsConfig {
 
     fn pair_temperature(&self) -> Option<f64> {
         Some(self.temperature)
-    }
-
-    fn preset(&self, _: &Setting) -> Option<Preset> {
-        Some(Preset::Clip)
-    }
-
-    fn suit(&self, _: &Setting, around: &mut Surroundings) {
-        suit_pairs(around);
     }
 
     fn loss(&self) -> Box<dyn Loss> {

@@ -212,10 +212,14 @@ pub trait Spec {
 
     /// The augmentation that the authors use, where it is not that of all methods.
     fn preset(&self, _setting: &Setting) -> Option<Preset> {
-        None
+        self.pair_temperature().map(|_| Preset::Clip)
     }
 
-    fn suit(&self, _setting: &Setting, _around: &mut Surroundings) {}
+    fn suit(&self, _setting: &Setting, around: &mut Surroundings) {
+        if self.pair_temperature().is_some() {
+            pairs::suit_pairs(around);
+        }
+    }
 
     fn loss(&self) -> Box<dyn Loss>;
 

@@ -1,4 +1,4 @@
-//! What methods of image–text pairs share: CLIP's optimiser and augmentation.
+//! What methods of image–text pairs share: τ and the optimiser.
 
 use super::{Problem, Surroundings, check_temperature};
 use crate::optim::{AdamW, LearningRate, OptimizerConfig, Scaling};
@@ -6,9 +6,10 @@ use crate::optim::{AdamW, LearningRate, OptimizerConfig, Scaling};
 /// The paper's τ.
 pub(super) const TEMPERATURE: f64 = 0.07;
 
-/// AdamW with the paper's decay and learning rate, CLIP's moments.
+/// AdamW with the paper's decay and learning rate, CLIP's moments for ResNets. A larger ε would slow SogCLR down, whose
+/// gradient is τ times that of CLIP's loss.
 pub(super) fn suit_pairs(around: &mut Surroundings) {
-    around.optimizer = OptimizerConfig::Adamw(AdamW { beta1: 0.9, beta2: 0.98, epsilon: 1e-6, weight_decay: 0.1 });
+    around.optimizer = OptimizerConfig::Adamw(AdamW { beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weight_decay: 0.1 });
     around.learning_rate = LearningRate { base: 1e-3, scaling: Scaling::None, ..around.learning_rate };
 }
 

@@ -2,9 +2,8 @@
 
 use super::clip::MAX_SCALE;
 use super::learned::{Adjustable, Learned};
-use super::pairs::{check_learned, suit_pairs};
-use super::{Method, Parts, Problem, Setting, Spec, Surroundings};
-use crate::augment::Preset;
+use super::pairs::check_learned;
+use super::{Method, Parts, Problem, Setting, Spec};
 use crate::loss::{BIAS, LOG_SCALE, Loss, SigLip};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -39,14 +38,6 @@ impl Spec for SiglipConfig {
 
     fn pair_temperature(&self) -> Option<f64> {
         Some(self.temperature)
-    }
-
-    fn preset(&self, _: &Setting) -> Option<Preset> {
-        Some(Preset::Clip)
-    }
-
-    fn suit(&self, _: &Setting, around: &mut Surroundings) {
-        suit_pairs(around);
     }
 
     fn loss(&self) -> Box<dyn Loss> {

@@ -1,9 +1,8 @@
 //! SogCLR on image–text pairs: the paper's two-way objective.
 
-use super::pairs::{TEMPERATURE, suit_pairs};
+use super::pairs::TEMPERATURE;
 use super::sogclr::check_gamma;
-use super::{Problem, Setting, Spec, Surroundings, check_temperature};
-use crate::augment::Preset;
+use super::{Problem, Setting, Spec, check_temperature};
 use crate::loss::{Gamma, Loss, PairTemperature, TwoWay};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -31,14 +30,6 @@ impl Spec for SogclrPairsConfig {
 
     fn pair_temperature(&self) -> Option<f64> {
         Some(self.temperature)
-    }
-
-    fn preset(&self, _: &Setting) -> Option<Preset> {
-        Some(Preset::Clip)
-    }
-
-    fn suit(&self, _: &Setting, around: &mut Surroundings) {
-        suit_pairs(around);
     }
 
     fn loss(&self) -> Box<dyn Loss> {

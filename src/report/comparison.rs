@@ -3,14 +3,36 @@
 use super::table;
 use serde::Serialize;
 use serde_json::Value;
+use std::collections::BTreeMap;
+
+/// What a race measures: its key in the files, its column, and where a run's result has it.
+#[derive(Clone, Copy, Debug)]
+pub struct Measure {
+    pub key: &'static str,
+    pub title: &'static str,
+    pub pointer: &'static str,
+}
+
+/// Of encoders of images.
+pub const IMAGE_MEASURES: &[Measure] = &[
+    Measure { key: "linear", title: "linear top-1 %", pointer: "/linear/top1" },
+    Measure { key: "knn", title: "kNN top-1 %", pointer: "/knn/top1" },
+];
+
+/// Of encoders of image–text pairs.
+pub const PAIR_MEASURES: &[Measure] = &[
+    Measure { key: "image_to_text", title: "image to text R@1 %", pointer: "/image_to_text/at1" },
+    Measure { key: "text_to_image", title: "text to image R@1 %", pointer: "/text_to_image/at1" },
+    Measure { key: "mean_recall", title: "mean recall %", pointer: "/mean_recall" },
+];
 
 /// One method; every vector has one entry for each seed that finished.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Contender {
     pub method: String,
-    /// Top-1 accuracies in [0, 1].
-    pub linear: Vec<f64>,
-    pub knn: Vec<f64>,
+    /// Shares in [0, 1] by the key of their measure.
+    #[serde(flatten)]
+    pub values: BTreeMap<&'static str, Vec<f64>>,
     /// Training time; empty for an encoder that was not trained.
     pub seconds: Vec<f64>,
     /// Most memory resident at once while training; empty where the system does not tell.
@@ -20,10 +42,21 @@ pub struct Contender {
 }
 
 impl Contender {
-    /// Adds `{"linear": {"top1": …}, "knn": {"top1": …}}`.
-    pub fn add(&mut self, accuracies: &Value) {
-        self.linear.extend(accuracies["linear"]["top1"].as_f64());
-        self.knn.extend(accuracies["knn"]["top1"].as_f64());
+    /// Adds one run's result.
+    pub fn add(&mut self, result: &Value, measures: &[Measure]) {
+        for measure in measures {
+            let found = result.pointer(measure.pointer).and_then(Value::as_f64);
+            self.values.entry(measure.key).or_default().extend(found);
+        }
+    }
+
+    fn of(&self, measure: &Measure) -> &[f64] {
+        self.values.get(measure.key).map_or(&[], Vec::as_slice)
+    }
+
+    /// Seeds that finished.
+    fn seeds(&self) -> usize {
+        self.values.values().map(Vec::len).max().unwrap_or(0)
     }
 }
 
@@ -48,27 +81,35 @@ fn percent(values: &[f64]) -> String {
     }
 }
 
-pub fn comparison_markdown(rows: &[Contender]) -> String {
+pub fn comparison_markdown(rows: &[Contender], measures: &[Measure]) -> String {
     let plain = |values: &[f64]| mean_and_error(values).0.map_or("–".into(), |mean| format!("{mean:.0}"));
     let cells: Vec<Vec<String>> = rows
         .iter()
         .map(|row| {
-            let accuracies = [percent(&row.linear), percent(&row.knn)];
-            let cost = [plain(&row.seconds), plain(&row.peak_rss_mb)];
-            [vec![row.method.clone(), row.linear.len().to_string()], accuracies.to_vec(), cost.to_vec()].concat()
+            let mut cells = vec![row.method.clone(), row.seeds().to_string()];
+            cells.extend(measures.iter().map(|measure| percent(row.of(measure))));
+            cells.extend([plain(&row.seconds), plain(&row.peak_rss_mb)]);
+            cells
         })
         .collect();
-    table(&["method", "seeds", "linear top-1 %", "kNN top-1 %", "training s", "peak MB"], &cells)
+    let mut header = vec!["method", "seeds"];
+    header.extend(measures.iter().map(|measure| measure.title));
+    header.extend(["training s", "peak MB"]);
+    table(&header, &cells)
 }
 
-pub fn comparison_csv(rows: &[Contender]) -> String {
-    let mut lines = vec!["method,seeds,linear,linear_se,knn,knn_se,seconds,peak_rss_mb".to_owned()];
+pub fn comparison_csv(rows: &[Contender], measures: &[Measure]) -> String {
+    let columns: String = measures.iter().map(|measure| format!("{0},{0}_se,", measure.key)).collect();
+    let mut lines = vec![format!("method,seeds,{columns}seconds,peak_rss_mb")];
     let number = |value: Option<f64>| value.map_or(String::new(), |v| format!("{v:.6}"));
     for row in rows {
-        let ((linear, linear_se), (knn, knn_se)) = (mean_and_error(&row.linear), mean_and_error(&row.knn));
-        let (seconds, memory) = (mean_and_error(&row.seconds).0, mean_and_error(&row.peak_rss_mb).0);
-        let numbers = [linear, linear_se, knn, knn_se, seconds, memory].map(number).join(",");
-        lines.push(format!("{},{},{numbers}", row.method, row.linear.len()));
+        let mut cells = vec![row.method.clone(), row.seeds().to_string()];
+        for measure in measures {
+            let (mean, error) = mean_and_error(row.of(measure));
+            cells.extend([number(mean), number(error)]);
+        }
+        cells.extend([&row.seconds, &row.peak_rss_mb].map(|values| number(mean_and_error(values).0)));
+        lines.push(cells.join(","));
     }
     lines.join("\n") + "\n"
 }
@@ -83,10 +124,14 @@ mod tests {
         assert!((mean.unwrap() - 0.7).abs() < 1e-12);
         assert!((error.unwrap() - 0.1 / 3.0_f64.sqrt()).abs() < 1e-12);
         assert_eq!(mean_and_error(&[0.5]), (Some(0.5), None));
-        let row = Contender { method: "x".into(), linear: vec![0.6, 0.7, 0.8], knn: vec![0.5], ..Default::default() };
-        let csv = comparison_csv(std::slice::from_ref(&row));
+        let mut row = Contender { method: "x".into(), ..Default::default() };
+        row.add(&serde_json::json!({ "linear": { "top1": 0.6 }, "knn": { "top1": 0.5 } }), IMAGE_MEASURES);
+        row.add(&serde_json::json!({ "linear": { "top1": 0.7 } }), IMAGE_MEASURES);
+        row.add(&serde_json::json!({ "linear": { "top1": 0.8 } }), IMAGE_MEASURES);
+        let csv = comparison_csv(std::slice::from_ref(&row), IMAGE_MEASURES);
+        assert!(csv.starts_with("method,seeds,linear,linear_se,knn,knn_se,seconds,peak_rss_mb\n"), "{csv}");
         assert!(csv.ends_with("\nx,3,0.700000,0.057735,0.500000,,,\n"), "{csv}");
-        let text = comparison_markdown(&[row]);
+        let text = comparison_markdown(&[row], IMAGE_MEASURES);
         assert!(text.contains("70.0 ± 5.8") && text.contains("| 50.0 "), "{text}");
     }
 }

@@ -3,7 +3,9 @@
 mod comparison;
 mod sheet;
 
-pub use comparison::{Contender, comparison_csv, comparison_markdown};
+pub use comparison::{
+    Contender, IMAGE_MEASURES, Measure, PAIR_MEASURES, comparison_csv, comparison_markdown, mean_and_error,
+};
 pub use sheet::contact_sheet;
 
 use crate::eval::Accuracy;

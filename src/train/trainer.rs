@@ -7,10 +7,11 @@ use crate::batch::{Batch, BatchPlan, Loader, Rendering};
 use crate::comm::Collective;
 use crate::config::RunConfig;
 use crate::data::Split;
-use crate::encoder::{Model, export, import};
+use crate::encoder::{Model, NamedTensors, ParamError, export, from_open_clip, import};
 use crate::method::{Method, Parts};
 use crate::optim::Optimizer;
 use crate::state::SampleState;
+use crate::storage::load_tensors;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -56,8 +57,20 @@ pub struct Trainer {
 }
 
 impl Trainer {
-    /// A fresh start on `samples` images.
+    /// A fresh start on `samples` images, from the weights that `train.init` names where it does.
     pub fn new(config: &RunConfig, samples: usize) -> Result<Self, TrainError> {
+        let mut fresh = Self::drawn(config, samples)?;
+        if let Some(path) = &config.train.init {
+            let misfit = |error: ParamError| TrainError::Checkpoint { path: path.clone(), cause: error.to_string() };
+            let (weights, _) = load_tensors(path)?;
+            let model = fresh.model.take().expect("a fresh trainer has a model");
+            fresh.model = Some(start_from(model, &weights).map_err(misfit)?);
+        }
+        Ok(fresh)
+    }
+
+    /// Weights as the seed draws them.
+    fn drawn(config: &RunConfig, samples: usize) -> Result<Self, TrainError> {
         let device = open_device(config.train.device)?.autodiff();
         let model = config.model();
         let parts = Parts { model: &model, seed: config.seed, device: device.clone() };
@@ -83,7 +96,7 @@ impl Trainer {
         if checkpoint.state.samples() != samples {
             return Err(misfit(format!("it knows {} samples, the data has {samples}", checkpoint.state.samples())));
         }
-        let mut fresh = Self::new(config, samples)?;
+        let mut fresh = Self::drawn(config, samples)?;
         let model = fresh.model.take().expect("a fresh trainer has a model");
         fresh.model = Some(import(model, &checkpoint.model)?);
         let device = open_device(config.train.device)?;
@@ -236,6 +249,23 @@ impl Trainer {
             data_wait: window.waited / seconds,
         }
     }
+}
+
+/// The model with exported weights in place of its own; a head keeps what it has.
+fn start_from(model: Model, weights: &NamedTensors) -> Result<Model, ParamError> {
+    let given: NamedTensors = match model.text {
+        Some(_) => from_open_clip(weights),
+        None => {
+            // torchvision's classifier and counters have no place in an encoder.
+            let is_ours = |name: &str| !name.starts_with("fc.") && !name.ends_with("num_batches_tracked");
+            let ours = weights.iter().filter(|(name, _)| is_ours(name));
+            ours.map(|(name, tensor)| (format!("encoder.{name}"), tensor.clone())).collect()
+        }
+    };
+    let mut all = export(&model);
+    all.retain(|name, _| name.starts_with("head."));
+    all.extend(given);
+    import(model, &all)
 }
 
 fn plan(config: &RunConfig, samples: usize) -> BatchPlan {

@@ -226,3 +226,64 @@ fn labelled_folders_become_pairs_through_a_template() {
     let output = sogclr().args(["eval", "zeroshot"]).arg(&run).arg(&images).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
+
+#[test]
+fn a_race_of_pairs_is_measured_by_retrieval() {
+    let root = tempfile::tempdir().unwrap();
+    let out = root.path().join("race");
+    let race = |more: &[&str]| {
+        let mut command = sogclr();
+        command.arg("compare").args(&SMALL[1..]).args(["--epochs", "1", "--seeds", "2", "--out"]).arg(&out).args(more);
+        command
+    };
+    race(&["--pairs", "emoji", "--limit", "16", "--methods", "sogclr,clip"]).assert().success();
+    let table: serde_json::Value = serde_json::from_slice(&bytes(&out, "compare.json")).unwrap();
+    let names: Vec<&str> =
+        table["rows"].as_array().unwrap().iter().map(|row| row["method"].as_str().unwrap()).collect();
+    assert_eq!(names, ["sogclr", "clip", "untrained"]);
+    for row in table["rows"].as_array().unwrap() {
+        assert_eq!(row["mean_recall"].as_array().unwrap().len(), 2, "{row}");
+    }
+    let text = String::from_utf8(bytes(&out, "compare.md")).unwrap();
+    assert!(text.contains("text to image R@1 %"), "{text}");
+
+    let (pairs, images) = colours(root.path(), 8);
+    let (pairs, images) = (pairs.to_str().unwrap(), images.to_str().unwrap());
+    let (code, text) = failure(&mut race(&["--pairs", pairs, "--images", images]));
+    assert!(code == 2 && text.contains("no test pairs"), "{text}");
+}
+
+#[test]
+fn a_run_starts_from_exported_weights() {
+    let root = tempfile::tempdir().unwrap();
+    let weights = |run: &Path| sogclr::storage::load_tensors(&run.join("encoder.safetensors")).unwrap().0;
+    let first = root.path().join("first");
+    let emoji = ["--pairs", "emoji", "--limit", "16", "--epochs", "1"];
+    train(&first, &emoji);
+    let file = first.join("encoder.safetensors");
+    let second = root.path().join("second");
+    // At this rate nothing moves but batch norm's running statistics.
+    let still = ["--seed", "9", "--set", "learning_rate.base=1e-12", "--init", file.to_str().unwrap()];
+    train(&second, &[&emoji[..], &still].concat());
+    let (before, after) = (weights(&first), weights(&second));
+    for (name, tensor) in before.iter().filter(|(name, _)| !name.contains("running_")) {
+        let moved = tensor.values.iter().zip(&after[name].values).fold(0.0_f32, |max, (a, b)| max.max((a - b).abs()));
+        assert!(moved < 1e-6, "{name}: {moved}");
+    }
+    // Weights of another model are refused, and so are those of pairs for images alone.
+    for arguments in [&[&SMALL[1..], &emoji, &["--set", "text.layers=2"]].concat()[..], &crate::TINY[1..]] {
+        let out = root.path().join("third");
+        let mut command = sogclr();
+        command.arg("pretrain").args(arguments).arg("--init").arg(&file).arg("--out").arg(&out);
+        let (code, text) = failure(&mut command);
+        assert!(code == 2 && text.contains("belong to another model") && !out.exists(), "{text}");
+    }
+
+    let image = root.path().join("image");
+    crate::train(&image, &[]);
+    let file = image.join("encoder.safetensors");
+    let again = root.path().join("again");
+    crate::train(&again, &["--set", "learning_rate.base=1e-12", "--init", file.to_str().unwrap()]);
+    let difference = |name: &str| weights(&image)[name].values[0] - weights(&again)[name].values[0];
+    assert!(difference("conv1.weight").abs() < 1e-6);
+}
