@@ -4,24 +4,25 @@ use super::error::CliError;
 use super::eval::{Target, load_encoder};
 use super::progress::counter;
 use crate::config::{DeviceName, RunConfig};
-use crate::data::pairs::class_words;
-use crate::data::{DataConfig, Dataset, Manifest, Split};
+use crate::data::{Dataset, Manifest, Split, pairs};
 use crate::eval::{
     EvalError, FrozenEncoder, FrozenText, Recall, Retrieval, TEMPLATES, class_weights, retrieve, zero_shot,
 };
 use crate::math::UnitRows;
 use crate::report::{accuracy_cell, table};
-use crate::storage::load_tensors;
+use crate::storage::{load_tensors, read};
 use crate::train::{Run, open_device};
 use burn::tensor::Device;
 use clap::Args;
 use serde_json::json;
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
 /// Find captions for images and images for captions, among held-out pairs.
 ///
 /// Prints recall at 1, 5 and 10: the share of images that have one of their captions among the first k of all, and the share
-/// of captions that have their image among the first k. Results also go to RUN/summary.json.
+/// of captions that have their image among the first k. Warns if the run was trained on some of the images. Results also go
+/// to RUN/summary.json.
 #[derive(Args)]
 pub struct RetrievalVerb {
     /// Folder that `sogclr pretrain --pairs … --out` made
@@ -31,6 +32,9 @@ pub struct RetrievalVerb {
     /// Folder or .zip with the images of PAIRS; beside the table unless given
     #[arg(long, value_name = "DIR", requires = "pairs")]
     images: Option<PathBuf>,
+    /// Leave out images and captions that cannot be used
+    #[arg(long)]
+    skip_bad: bool,
     /// cpu, cpu-exact, wgpu or cuda; the run's own unless given
     #[arg(long, value_name = "NAME")]
     device: Option<DeviceName>,
@@ -39,8 +43,8 @@ pub struct RetrievalVerb {
 /// Classify images by the names of their classes, without training on them.
 ///
 /// Every class is the mean of its prompts: each template with the class's name in place of [CLASS]. Without --templates a
-/// short list is used; `scripts/get-clip-assets` fetches CLIP's 80 templates and the names of ImageNet's classes. Results
-/// also go to RUN/summary.json.
+/// short list is used; `scripts/get-clip-assets` fetches CLIP's 80 templates and the names of ImageNet's classes. Warns if
+/// DATA has no test images of its own and the run was trained on it. Results also go to RUN/summary.json.
 #[derive(Args)]
 pub struct ZeroShotVerb {
     #[command(flatten)]
@@ -48,9 +52,15 @@ pub struct ZeroShotVerb {
     /// File with one template on each line, the class written as [CLASS] or {}
     #[arg(long, value_name = "FILE")]
     templates: Option<PathBuf>,
-    /// File with one name on each line, in the order of the sorted classes; the names of the folders unless given
+    /// File with the names of the classes: one on each line, or folder, tab and name; the names of the folders unless given
+    ///
+    /// Names alone are one for each class, in the order of the sorted folders, or of --classes. Lines of folder, tab and
+    /// name may be in any order and name more classes than there are.
     #[arg(long, value_name = "FILE")]
     class_names: Option<PathBuf>,
+    /// Leave out images that cannot be read
+    #[arg(long)]
+    skip_bad: bool,
 }
 
 /// Both encoders of a run.
@@ -116,26 +126,53 @@ pub fn held_out_pairs(data: Dataset) -> Result<Split, CliError> {
     })
 }
 
+/// Training has a key where these verbs have a flag.
+fn advise_flag(error: impl Into<CliError>) -> CliError {
+    match error.into() {
+        CliError::Input(text) => CliError::Input(text.replace("--set data.skip_bad=true", "--skip-bad")),
+        failed => failed,
+    }
+}
+
+/// Checks every image of a split, and warns if the run in `folder` was trained on some of them.
+fn check_held_out(folder: &Path, split: &mut Split, skip_bad: bool) -> Result<(), CliError> {
+    let bar = counter("checking images", split.len());
+    let (images, bad) = Manifest::build(split, skip_bad, || bar.inc(1)).map_err(advise_flag)?;
+    bar.finish_and_clear();
+    if let Some(first) = bad.first() {
+        eprintln!("left out {} unreadable images, first: {first}", bad.len());
+    }
+    let path = folder.join("manifest.jsonl");
+    let trained = Manifest::from_jsonl(&String::from_utf8_lossy(&read(&path)?))
+        .map_err(|error| CliError::Input(format!("{}: broken manifest ({error})", path.display())))?;
+    let trained: HashSet<&str> = trained.entries.iter().map(|entry| entry.hash.as_str()).collect();
+    let seen = images.entries.iter().filter(|entry| trained.contains(entry.hash.as_str())).count();
+    if seen > 0 {
+        eprintln!("warning: the run was trained on {seen} of these {} images, so they are not held out", split.len());
+    }
+    Ok(())
+}
+
 impl RetrievalVerb {
     pub fn run(self) -> Result<(), CliError> {
-        let config = Run::read_config(&self.run)?;
+        let mut config = Run::read_config(&self.run)?;
+        config.data.skip_bad |= self.skip_bad;
+        let skip_bad = config.data.skip_bad;
         let device = open_device(self.device.unwrap_or(config.train.device))?;
         let encoders = Encoders::load(&self.run, &config, device)?;
-        let (title, mut split) = match self.pairs {
-            None => {
-                let data = Run::open_data_of(&self.run, &config)?;
-                (data.title.clone(), held_out_pairs(data)?)
-            }
+        let data = match self.pairs {
+            None => Run::open_data_of(&self.run, &config).map_err(advise_flag)?,
             Some(pairs) => {
-                let skip_bad = config.data.skip_bad;
-                let named = DataConfig { pairs: Some(pairs), images: self.images, skip_bad, ..Default::default() };
-                let data = Dataset::open(&named, config.seed)?;
-                (data.title, data.test.unwrap_or(data.train))
+                let data = pairs::open(&pairs, self.images.as_deref(), skip_bad).map_err(advise_flag)?;
+                Dataset { test: data.test.or(Some(data.train.clone())), ..data }
             }
         };
-        if config.data.skip_bad {
-            Manifest::build(&mut split, true, || {})?;
+        if let Some(first) = data.problems.first() {
+            eprintln!("left out {} of the pairs, first: {first}", data.problems.len());
         }
+        let title = data.title.clone();
+        let mut split = held_out_pairs(data)?;
+        check_held_out(&self.run, &mut split, skip_bad)?;
         let result = encoders.retrieval(&split)?;
         println!("retrieval on {title}: {} images, {} captions", result.images, result.captions);
         let row = |name: &str, recall: &Recall| [vec![name.to_owned()], recall_cells(recall)].concat();
@@ -149,7 +186,8 @@ impl RetrievalVerb {
 
 impl ZeroShotVerb {
     pub fn run(self) -> Result<(), CliError> {
-        let config = Run::read_config(&self.target.run)?;
+        let mut config = Run::read_config(&self.target.run)?;
+        config.data.skip_bad |= self.skip_bad;
         let device = open_device(self.target.device.unwrap_or(config.train.device))?;
         let encoders = Encoders::load(&self.target.run, &config, device)?;
         let templates = match &self.templates {
@@ -162,21 +200,21 @@ impl ZeroShotVerb {
             return Err(CliError::Input(problem));
         }
         let data = self.target.open(&config)?;
-        let names = match &self.class_names {
-            Some(file) => lines(file)?,
-            None => data.classes.iter().map(|class| class_words(class)).collect(),
-        };
-        if names.len() != data.classes.len() || names.len() < 2 {
-            let problem =
-                format!("there are {} names for {} classes of {}", names.len(), data.classes.len(), data.title);
-            return Err(CliError::Input(format!(
-                "{problem}: zero-shot needs labelled images and one name for each class"
-            )));
+        match data.classes.len() {
+            0 => return Err(EvalError::NoLabels(data.title).into()),
+            1 => return Err(EvalError::OneClass(data.title).into()),
+            _ => {}
         }
+        let own_names = config.data.class_names.as_deref().filter(|_| self.target.data.is_none());
+        let names = pairs::class_names(&data, self.class_names.as_deref().or(own_names))?;
         let own = || CliError::Input("the run's own data has no test images: name labelled ones as DATA".into());
         let split = match (data.test, &self.target.data) {
             (Some(test), _) => test,
-            (None, Some(_)) => data.train,
+            (None, Some(_)) => {
+                let mut split = data.train;
+                check_held_out(&self.target.run, &mut split, config.data.skip_bad)?;
+                split
+            }
             (None, None) => return Err(own()),
         };
         if !split.is_labelled() {

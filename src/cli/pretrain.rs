@@ -7,6 +7,7 @@ use crate::bench::peak_rss_mb;
 use crate::comm::Solo;
 use crate::config::{Overrides, RunConfig};
 use crate::data::{Dataset, Manifest, Split};
+use crate::storage::write_atomic;
 use crate::train::{Metrics, Outcome, Run, TrainError, Trainer};
 use clap::Args;
 use serde_json::{Value, json};
@@ -57,7 +58,7 @@ pub fn prepare(overrides: &Overrides, out: &Path, verbosity: Verbosity) -> Resul
         describe(&data);
     }
     if let Some(first) = data.problems.first() {
-        eprintln!("left out {} captions, first: {first}", data.problems.len());
+        eprintln!("left out {} of the pairs, first: {first}", data.problems.len());
     }
     let mut split = data.train;
     let bar = counter("checking images", split.len() + data.test.as_ref().map_or(0, Split::len));
@@ -75,6 +76,10 @@ pub fn prepare(overrides: &Overrides, out: &Path, verbosity: Verbosity) -> Resul
     }
     let trainer = Trainer::new(&config, split.len())?;
     let run = Run::create(out, config, &manifest)?;
+    let left_out = [data.problems, bad].concat();
+    if !left_out.is_empty() {
+        write_atomic(&out.join("problems.txt"), (left_out.join("\n") + "\n").as_bytes())?;
+    }
     Ok((run, trainer, split))
 }
 

@@ -76,7 +76,14 @@ impl TrainProgress {
                 Verdict::Collapsed => "COLLAPSED",
                 Verdict::Plateau => "plateau",
             };
-            format!(" · accuracy {:.0}% · rank {:.0} · {verdict}", 100.0 * signals.accuracy, signals.effective_rank)
+            format!(
+                " · accuracy {:.0}% · alignment {:.2} · uniformity {:.1} · spread {:.2} · rank {:.0} · {verdict}",
+                100.0 * signals.accuracy,
+                signals.alignment,
+                signals.uniformity,
+                signals.spread,
+                signals.effective_rank
+            )
         });
         format!(
             "epoch {epoch:.1}/{epochs} step {}/{} · {speed:.0} images/s · data wait {:.0}% · loss {:.4} · objective {:.4}{signals} · {} left",

@@ -4,7 +4,7 @@ use super::error::CliError;
 use super::eval_pairs::Encoders;
 use super::progress::counter;
 use crate::config::DeviceName;
-use crate::data::{DataConfig, Dataset, Manifest};
+use crate::data::{Manifest, open_images};
 use crate::math::map_rows;
 use crate::report::contact_sheet;
 use crate::storage::write_atomic;
@@ -23,7 +23,7 @@ pub struct Search {
     run: PathBuf,
     /// What to look for
     text: String,
-    /// Folder of images to search; the training images of the run if left out
+    /// Folder or .zip of images to search, whole; the training images of the run if left out
     #[arg(long, value_name = "DIR")]
     images: Option<PathBuf>,
     /// Matches to show
@@ -47,7 +47,7 @@ impl Search {
         let split = match self.images {
             None => Run::open_data_of(&self.run, &config)?.train,
             Some(path) => {
-                let mut split = Dataset::open(&DataConfig { path: Some(path), ..Default::default() }, 0)?.train;
+                let mut split = open_images(&path)?;
                 let bar = counter("checking images", split.len());
                 let (_, bad) = Manifest::build(&mut split, true, || bar.inc(1))?;
                 bar.finish_and_clear();

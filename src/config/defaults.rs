@@ -23,8 +23,8 @@ pub(super) fn resolve(overrides: &Overrides) -> Result<(RunConfig, Dataset), Con
     let mut data_config: DataConfig = parse("data", Value::Table(data_table))?;
     // Paths must still hold when the run is resumed from elsewhere.
     check_sources(&data_config)?;
-    let DataConfig { path, test, classes, pairs, images, .. } = &mut data_config;
-    for path in [path, test, classes, pairs, images].into_iter().flatten() {
+    let DataConfig { path, test, classes, class_names, pairs, images, .. } = &mut data_config;
+    for path in [path, test, classes, class_names, pairs, images].into_iter().flatten() {
         if path.as_path() != Path::new(pairs::EMOJI) {
             *path = std::path::absolute(&*path).unwrap_or_else(|_| path.clone());
         }
@@ -182,6 +182,11 @@ fn check_sources(data: &DataConfig) -> Result<(), ConfigError> {
                 "data.images",
                 "is given without data.pairs: name the captions with --pairs".into(),
             ));
+        }
+        DataConfig { template: None, class_names: Some(_), .. } => {
+            let problem =
+                "is given without data.template: say where the name belongs, --template \"a photo of [CLASS]\"";
+            return Err(value_error("data.class_names", problem.into()));
         }
         DataConfig { pairs: Some(_), template: Some(_), .. } => "has captions of its own: leave data.template out",
         DataConfig { pairs: Some(_), classes: Some(_), .. } => "has no classes: leave data.classes out",

@@ -38,6 +38,11 @@ impl Overrides {
         lay_over(&mut self.0, &table);
     }
 
+    /// Lays a whole table over what is there.
+    pub fn lay_table(&mut self, table: &Table) {
+        lay_over(&mut self.0, table);
+    }
+
     /// The string at a dotted key.
     pub(super) fn string(&self, key: &str) -> Option<&str> {
         let mut parts = key.split('.');
@@ -67,7 +72,7 @@ pub(super) fn lay_over(base: &mut Table, over: &Table) {
     for (key, value) in over {
         match (base.get_mut(key), value) {
             (Some(Value::Table(old)), Value::Table(new))
-                if new.get("kind").is_none_or(|kind| old.get("kind") == Some(kind)) =>
+                if new.get("kind").is_none_or(|kind| old.get("kind").is_none_or(|old| old == kind)) =>
             {
                 lay_over(old, new);
             }

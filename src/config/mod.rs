@@ -107,10 +107,13 @@ impl RunConfig {
         config.validate(data.train.len())?;
         if config.method.spec().needs_labels() {
             let method = config.method.name();
-            let problem = match data.classes.len() {
-                _ if !data.train.is_labelled() => "the data has none: sort the images into one folder for each class",
-                0 | 1 => "the data has one class only: there is nothing to contrast",
-                _ => return Ok((config, data)),
+            let first = data.train.label(0);
+            let problem = if first.is_none() {
+                "the data has none: sort the images into one folder for each class"
+            } else if (0..data.train.len()).all(|id| data.train.label(id) == first) {
+                "the data has one class only: add images of another class, or choose a method without labels"
+            } else {
+                return Ok((config, data));
             };
             return Err(ConfigError::Value {
                 key: "method".into(),

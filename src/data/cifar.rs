@@ -8,6 +8,7 @@ use std::sync::Arc;
 const PIXELS: usize = 32 * 32;
 
 struct Format {
+    title: &'static str,
     train: &'static [&'static str],
     test: &'static str,
     names: &'static str,
@@ -18,13 +19,21 @@ struct Format {
 
 const FORMATS: [Format; 2] = [
     Format {
+        title: "CIFAR-10",
         train: &["data_batch_1.bin", "data_batch_2.bin", "data_batch_3.bin", "data_batch_4.bin", "data_batch_5.bin"],
         test: "test_batch.bin",
         names: "batches.meta.txt",
         label_bytes: 1,
         classes: 10,
     },
-    Format { train: &["train.bin"], test: "test.bin", names: "fine_label_names.txt", label_bytes: 2, classes: 100 },
+    Format {
+        title: "CIFAR-100",
+        train: &["train.bin"],
+        test: "test.bin",
+        names: "fine_label_names.txt",
+        label_bytes: 2,
+        classes: 100,
+    },
 ];
 
 /// Opens `folder` if it holds CIFAR batches.
@@ -43,7 +52,7 @@ fn read_folder(folder: &Path, format: &Format) -> Result<Dataset, DataError> {
     if classes.is_empty() {
         classes = (0..format.classes).map(|class| class.to_string()).collect();
     }
-    let title = folder.display().to_string();
+    let title = format.title.to_owned();
     Ok(Dataset { title, train, test, classes, native_size: Some(32), is_grey: false, problems: Vec::new() })
 }
 

@@ -54,6 +54,10 @@ pub struct DataConfig {
     /// Makes pairs of labelled images: a caption in which [CLASS] stands for the class.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub template: Option<String>,
+    /// File with the names of the classes for `template`: one on each line, in the order of the classes (sorted folders, or
+    /// the lines of `classes`), or lines of folder, tab and name; absent: the names of the folders.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub class_names: Option<PathBuf>,
     /// Use this many training images, the same share of each class.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<usize>,
@@ -180,7 +184,7 @@ pub struct Dataset {
     /// Side of the images where they are all square and alike.
     pub native_size: Option<usize>,
     pub is_grey: bool,
-    /// What had to be left out of image–text pairs, one sentence each.
+    /// What was left out of image–text pairs, one sentence for each caption.
     pub problems: Vec<String>,
 }
 
@@ -189,7 +193,14 @@ impl Dataset {
     pub fn open(config: &DataConfig, seed: u64) -> Result<Self, DataError> {
         let images = config.images.as_deref();
         let mut data = match (&config.path, &config.pairs) {
-            (_, Some(pairs)) => pairs::open(pairs, images, config.skip_bad)?,
+            (_, Some(pairs)) => {
+                let data = pairs::open(pairs, images, config.skip_bad)?;
+                if data.train.is_empty() {
+                    let cause = "all of its pairs are for testing: put Flickr_8k.trainImages.txt beside it".into();
+                    return Err(DataError::Format { path: pairs.clone(), cause });
+                }
+                data
+            }
             (None, None) => embedded::open()?,
             (Some(path), None) => open_path(path)?,
         };
@@ -205,16 +216,36 @@ impl Dataset {
             }
             (None, _) => {}
         }
-        if let Some(template) = &config.template {
-            pairs::caption_classes(&mut data, template)?;
-        }
         if let Some(file) = &config.classes {
             subset::keep_classes(&mut data, file)?;
+        }
+        if let Some(template) = &config.template {
+            pairs::caption_classes(&mut data, template, config.class_names.as_deref())?;
         }
         if let Some(limit) = config.limit {
             subset::limit(&mut data.train, limit, seed)?;
         }
         Ok(data)
+    }
+}
+
+/// Every image of a folder, also where it is divided into `train/`, `val/` and `test/`, or of a .zip.
+pub fn open_images(path: &Path) -> Result<Split, DataError> {
+    if path.is_file() && path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("zip")) {
+        return pairs::open_zip(path);
+    }
+    if !path.join("train").is_dir() {
+        return Ok(open_path(path)?.train);
+    }
+    let mut files = Vec::new();
+    for part in ["train", "val", "test"].into_iter().filter(|part| path.join(part).is_dir()) {
+        if let Some(data) = folder::open(&path.join(part)).transpose()? {
+            files.extend((0..data.train.len()).map(|id| Path::new(part).join(data.train.name(id))));
+        }
+    }
+    match files.is_empty() {
+        true => Err(DataError::Empty(path.to_owned())),
+        false => Ok(Split::new(Arc::new(folder::FolderImages { root: path.to_owned(), files }), None)),
     }
 }
 

@@ -8,6 +8,7 @@ use super::vit::VisionTransformer;
 use burn::module::Module;
 use burn::tensor::{Device, Tensor};
 
+#[expect(clippy::large_enum_variant, reason = "a model has one")]
 #[derive(Module, Debug)]
 pub enum ImageEncoder {
     ResNet(ResNet),

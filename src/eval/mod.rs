@@ -33,7 +33,7 @@ pub enum EvalError {
     Params(#[from] crate::encoder::ParamError),
     #[error("{0} has no labels: evaluation needs a folder for each class, or another DATA")]
     NoLabels(String),
-    #[error("{0} has only one class: evaluation needs at least two")]
+    #[error("{0} has only one class and evaluation needs two: add images of another class, or name another DATA")]
     OneClass(String),
     #[error("{0} leaves no images to test or to train on: add images, or name a folder with --test")]
     NoTest(String),

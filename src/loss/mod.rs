@@ -112,8 +112,6 @@ pub enum LossError {
     Queue { rows: usize, dim: usize, want_dim: usize },
     #[error("the method needs labels and the data has none: sort the images into one folder for each class")]
     NoLabels,
-    #[error("all images of the batch have one label, so there is nothing to contrast: raise the batch size")]
-    OneClass,
     #[error(
         "the embedding of sample {sample} in set {set} is not finite: training diverged; \
          lower the learning rate or look for broken input"

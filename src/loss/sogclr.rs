@@ -41,7 +41,8 @@ pub enum Gamma {
         /// Length of the fall; about half the run.
         epochs: usize,
     },
-    /// SCENT's γ_i = 1/(1 + exp(−ln u_i − c)): samples with a large normaliser forget faster.
+    /// SCENT's γ_i = 1/(1 + exp(−ln v_i − c)), v_i = u_i·exp(−s⁺_i/τ): samples whose negatives are close beside their
+    /// positive forget faster.
     Adaptive {
         /// c; larger forgets faster.
         offset: f64,
@@ -49,10 +50,10 @@ pub enum Gamma {
 }
 
 impl Gamma {
-    /// γ in `epoch` for a sample whose average so far is `log_u`.
-    pub fn at(&self, epoch: usize, log_u: f64) -> f64 {
+    /// γ in `epoch` for a sample whose average so far, relative to its positive, is ln v = ln u − s⁺/τ.
+    pub fn at(&self, epoch: usize, log_v: f64) -> f64 {
         match *self {
-            Gamma::Adaptive { offset } => 1.0 / (1.0 + (-log_u - offset).exp()),
+            Gamma::Adaptive { offset } => 1.0 / (1.0 + (-log_v - offset).exp()),
             Gamma::Constant { value } => value,
             Gamma::Cosine { min, epochs } if epoch < epochs => {
                 let progress = epoch as f64 / epochs as f64;
@@ -94,7 +95,7 @@ pub struct Individual {
 }
 
 /// Largest ln(ĝ/U) that weighs a gradient; e⁸⁰ leaves f32 room for the sums.
-const MAX_LOG_RATIO: f64 = 80.0;
+pub(super) const MAX_LOG_RATIO: f64 = 80.0;
 
 /// What the first pass keeps of one anchor.
 struct Anchor {
@@ -130,13 +131,12 @@ impl SogClr {
         let tau = |a: usize| temperatures[views.sample(a)];
         views.map_anchors(tau, |a, s, negatives| {
             let log_count = (views.negatives(a) as f64).ln();
-            Anchor {
-                tau: tau(a),
-                log_count,
-                positive: views.positive_similarity(a, s),
-                log_g: negatives.log_sum - log_count,
-                pushed: negatives.mean,
-            }
+            // A batch of one class has no negatives: ĝ = 0 pushes nothing.
+            let (log_g, pushed) = match views.negatives(a) {
+                0 => (f64::NEG_INFINITY, 0.0),
+                _ => (negatives.log_sum - log_count, negatives.mean),
+            };
+            Anchor { tau: tau(a), log_count, positive: views.positive_similarity(a, s), log_g, pushed }
         })
     }
 
@@ -149,9 +149,16 @@ impl SogClr {
         let mut out = Normalisers { anchors: vec![0.0; anchors.len()], samples: Vec::with_capacity(views.samples) };
         for (i, previous) in previous.into_iter().enumerate() {
             let rows = views.rows_of(i);
+            if views.negatives(i) == 0 {
+                // Nothing was estimated: u stays, seen or not.
+                out.samples.push(previous.unwrap_or(f64::NAN));
+                continue;
+            }
             // ln ½(ĝ_a + ĝ_a′)
             let log_g_sample = log_sum_exp(rows.clone().map(log_g)) - log_views;
-            let gamma = if forgets_all { 1.0 } else { self.gamma.at(input.epoch, previous.unwrap_or(log_g_sample)) };
+            let logit = |a: usize| anchors[a].positive / anchors[a].tau;
+            let log_v = previous.unwrap_or(log_g_sample) - rows.clone().map(logit).sum::<f64>() / views.views as f64;
+            let gamma = if forgets_all { 1.0 } else { self.gamma.at(input.epoch, log_v) };
             let log_u = match self.variant {
                 Variant::Algorithm1 => {
                     // Deviation: u₀ = 0 would make the first weight infinite; an unseen sample uses its own ĝ.
@@ -239,7 +246,8 @@ impl Loss for SogClr {
             .enumerate()
             .map(|(i, log_u)| {
                 let positive: f64 = views.rows_of(i).map(|a| anchors[a].positive).sum();
-                temperatures[i] * (log_u + rho) - positive / views.views as f64
+                let push = if log_u.is_nan() { 0.0 } else { temperatures[i] * (log_u + rho) };
+                push - positive / views.views as f64
             })
             .sum();
 

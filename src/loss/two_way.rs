@@ -6,6 +6,7 @@
 //! or all j and n = B with `include_positive`.
 
 use super::pairs::{PairAnchor, Pairs, Side};
+use super::sogclr::MAX_LOG_RATIO;
 use super::{Gamma, Individual, Loss, LossError, LossInput, LossOutput};
 use crate::math::{log_add_exp, log_mix};
 use crate::state::{LOG_U, LOG_U_TEXT, StateUpdate, TAU, TAU_GRAD, TAU_GRAD_TEXT, TAU_TEXT};
@@ -22,12 +23,30 @@ pub enum PairTemperature {
     /// It stays as it is.
     Fixed,
     /// Every image and every text learns its own.
-    Individual(Individual),
-    /// One τ is learned for all: the objective gains 2ρτ.
+    Individual(#[serde(deserialize_with = "OfPairs::deserialize")] Individual),
+    /// One τ is learned for all: the objective gains ρτ.
     Global {
         /// ρ: the larger, the lower the temperature.
         rho: f64,
     },
+}
+
+/// Reads an [`Individual`] of which `kind` alone may be given: the rest is as for pairs.
+#[derive(Deserialize)]
+#[serde(remote = "Individual", default = "Individual::of_pairs", deny_unknown_fields)]
+struct OfPairs {
+    rho: f64,
+    rate: f64,
+    beta: f64,
+    clip: f64,
+    range: [f64; 2],
+}
+
+impl Individual {
+    /// The defaults for image–text pairs.
+    pub fn of_pairs() -> Self {
+        Self { rho: 0.3, rate: 0.01, beta: 0.9, clip: 5.0, range: [0.05, 0.7] }
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -52,9 +71,15 @@ struct Half {
 }
 
 impl Half {
+    /// ln of u_i as it divides anchor i's push.
+    fn log_divisor(&self, i: usize) -> f64 {
+        // Deviation: a stale u far below ĝ (adaptive γ near 0) would overflow f32; its weights are capped.
+        self.log_u[i].max(self.log_g[i] - MAX_LOG_RATIO)
+    }
+
     /// ĝ/u, how much anchor i's push counts.
     fn weight(&self, i: usize) -> f64 {
-        (self.log_g[i] - self.log_u[i]).exp()
+        (self.log_g[i] - self.log_divisor(i)).exp()
     }
 
     /// ∂F/∂τ_i = ln u_i + ρ − ĝ/u·Σ_j softmax_j·s_j/τ_i
@@ -90,13 +115,14 @@ impl TwoWay {
         };
         let (log_sums, pushed): (Vec<f64>, Vec<f64>) = anchors.iter().zip(&tau).map(summed).unzip();
         let log_g: Vec<f64> = log_sums.iter().map(|log_sum| log_sum - self.log_count(pairs)).collect();
+        let positive: Vec<f64> = anchors.iter().map(|a| a.positive).collect();
         // u_i ← (1−γ)u_i + γĝ_i; an unseen sample's u is its ĝ
-        let update = |(&id, &log_g): (&usize, &f64)| match input.state.seen(log_u_name, id) {
-            Some(old) => log_mix(old, log_g, self.gamma.at(input.epoch, old)),
-            None => log_g,
+        let update = |(i, &id): (usize, &usize)| match input.state.seen(log_u_name, id) {
+            Some(old) => log_mix(old, log_g[i], self.gamma.at(input.epoch, old - positive[i] / tau[i])),
+            None => log_g[i],
         };
-        let log_u = input.ids.iter().zip(&log_g).map(update).collect();
-        Half { tau, positive: anchors.iter().map(|a| a.positive).collect(), log_g, pushed, log_u }
+        let log_u = input.ids.iter().enumerate().map(update).collect();
+        Half { tau, positive, log_g, pushed, log_u }
     }
 
     /// ln n
@@ -150,8 +176,9 @@ impl Loss for TwoWay {
         let log_count = self.log_count(&pairs);
         let inverse_tau =
             halves.each_ref().map(|half| half.tau.iter().map(|tau| (1.0 / tau) as f32).collect::<Vec<_>>());
-        let offset =
-            halves.each_ref().map(|half| half.log_u.iter().map(|u| -(u + log_count) as f32).collect::<Vec<_>>());
+        let offset = halves
+            .each_ref()
+            .map(|half| (0..pairs.len()).map(|i| -(half.log_divisor(i) + log_count) as f32).collect::<Vec<_>>());
         let ([image_tau, text_tau], [image_offset, text_offset]) = (&inverse_tau, &offset);
         let grads = pairs.softmax_gradient([image_tau, text_tau], [image_offset, text_offset], mean as f32, |i, s| {
             let pushed = |tau: &[f32], offset: &[f32]| (s * tau[i] + offset[i]).exp();

@@ -37,9 +37,6 @@ impl Views {
         let mut names = labels.to_vec();
         names.sort_unstable();
         names.dedup();
-        if names.len() < 2 {
-            return Err(LossError::OneClass);
-        }
         let class = |label| names.binary_search(label).expect("every label has its place");
         Self::with_classes(input, &labels.iter().map(class).collect::<Vec<_>>())
     }
@@ -81,7 +78,7 @@ impl Views {
         (0..self.views).map(move |view| view * samples + sample)
     }
 
-    /// |B_a|, the number of negatives of anchor a: V(B−1) where each sample is its own class.
+    /// |B_a|, the number of negatives of anchor a: V(B−1) where each sample is its own class, 0 in a batch of one class.
     pub fn negatives(&self, a: usize) -> usize {
         self.anchors() - self.class_of(a).len()
     }
@@ -116,7 +113,10 @@ impl Views {
 
     /// Anchor a's share of the batch's estimate of the global objective: −s⁺ + τ·ln ĝ, from ln Σ_neg exp(s/τ).
     pub fn objective(&self, a: usize, positive: f64, log_negatives: f64, tau: f64) -> f64 {
-        -positive + tau * (log_negatives - (self.negatives(a) as f64).ln())
+        match self.negatives(a) {
+            0 => -positive,
+            count => -positive + tau * (log_negatives - (count as f64).ln()),
+        }
     }
 
     /// Calls `f(a, s_a, sum)` for each anchor: its similarities to all rows, and their softmax sum over its negatives at

@@ -48,7 +48,8 @@ impl Spec for FastclipConfig {
             PairTemperature::Fixed => check_temperature(self.temperature),
             PairTemperature::Individual(individual) => {
                 check_temperature(self.temperature)?;
-                check_individual(individual, self.temperature)
+                let here = |(key, problem): Problem| (key.replace("method.individual", "method.learned"), problem);
+                check_individual(individual, self.temperature).map_err(here)
             }
             PairTemperature::Global { rho } if rho.is_finite() => check_learned(self.temperature, LOWEST),
             PairTemperature::Global { rho } => {
@@ -83,5 +84,29 @@ impl Adjustable for TwoWay {
 
     fn set(&mut self, _: &str, tau: f64) {
         self.temperature = tau.max(LOWEST);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::loss::Individual;
+
+    /// `--set method.learned.kind=individual` replaces v3's table.
+    #[test]
+    fn the_second_version_needs_no_more_than_its_kind() {
+        let read = |more: &str| {
+            let gamma = "{ kind = 'cosine', min = 0.2, epochs = 5 }";
+            let learned = format!("{{ kind = 'individual'{more} }}");
+            toml::from_str::<FastclipConfig>(&format!("temperature = 0.07\ngamma = {gamma}\nlearned = {learned}"))
+        };
+        let config = read("").unwrap();
+        assert_eq!(config.learned, PairTemperature::Individual(Individual::of_pairs()));
+        assert_eq!(config.check(), Ok(()));
+        let config = read(", rho = 6.0, beta = 0.0").unwrap();
+        let given = Individual { rho: 6.0, beta: 0.0, ..Individual::of_pairs() };
+        assert_eq!(config.learned, PairTemperature::Individual(given));
+        assert_eq!(config.check().unwrap_err().0, "method.learned.beta");
+        assert!(read(", rhos = 6.0").is_err());
     }
 }

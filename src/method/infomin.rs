@@ -174,6 +174,10 @@ impl Method for Infomin {
         self.own.update(done);
     }
 
+    fn starts_from(&mut self, model: &Model) -> Result<(), ParamError> {
+        self.keys.starts_from(model)
+    }
+
     fn export(&self) -> NamedTensors {
         let mut tensors = self.keys.export();
         self.own.export(&mut tensors);

@@ -20,8 +20,8 @@ pub struct IsogclrPairsConfig {
 
 impl Spec for IsogclrPairsConfig {
     fn defaults(_: &Setting) -> Self {
-        let individual = Individual { rho: 0.3, rate: 0.01, beta: 0.9, clip: 5.0, range: [0.05, 0.7] };
-        Self { temperature: TEMPERATURE, gamma: Gamma::Constant { value: 0.8 }, individual }
+        let gamma = Gamma::Constant { value: 0.8 };
+        Self { temperature: TEMPERATURE, gamma, individual: Individual::of_pairs() }
     }
 
     fn check(&self) -> Result<(), Problem> {

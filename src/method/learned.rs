@@ -50,10 +50,12 @@ pub(super) struct Learned<L> {
 impl<L: Adjustable> Learned<L> {
     pub fn new(loss: L, device: &Device) -> Self {
         let own = OwnModule::new(Scalars::new(&loss.parameters(), device), 0);
-        Self { loss, own, device: device.clone() }
+        let mut learned = Self { loss, own, device: device.clone() };
+        learned.settle();
+        learned
     }
 
-    /// Gives the loss the values of the module, and the module what they were bounded to.
+    /// Gives the loss the values of the module, rounded as in a checkpoint, and the module what they were bounded to.
     fn settle(&mut self) {
         let values: Vec<(&str, f64)> = self
             .own
@@ -95,5 +97,76 @@ impl<L: Adjustable> Method for Learned<L> {
         self.own.import(tensors)?;
         self.settle();
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::encoder::{BufferUpdates, EncoderConfig, EncoderName, Model, ModelConfig};
+    use crate::loss::{Clip, EmbeddingSets, Gamma, PairTemperature, SigLip, TwoWay};
+    use crate::optim::{NamedGrads, Optimizer, OptimizerConfig, PaperMomentum};
+
+    fn learned<L: Adjustable>(loss: L) -> Learned<L> {
+        Learned::new(loss, &Device::flex().autodiff())
+    }
+
+    /// One step of plain gradient descent.
+    fn descend<L: Adjustable>(learned: &mut Learned<L>, name: &'static str, gradient: f64, lr: f64) {
+        let encoder = EncoderConfig { width: 0.0625, ..EncoderConfig::for_size(EncoderName::Resnet8, 8) };
+        let model = ModelConfig { encoder, head: None, text: None, image_size: 8 };
+        learned.after_step(Done {
+            model: &Model::new(&model, 0, &Device::flex()),
+            optimizer: &mut Optimizer::new(OptimizerConfig::Momentum(PaperMomentum { beta: 1.0 })),
+            sets: &EmbeddingSets::new(Vec::new()),
+            modules: NamedGrads::default(),
+            buffers: BufferUpdates::default(),
+            parameters: vec![(name, gradient)],
+            lr,
+        });
+    }
+
+    fn assert_restored<L: Adjustable>(saved: &Learned<L>, mut other: Learned<L>) {
+        other.import(&saved.export()).unwrap();
+        assert_eq!(other.loss.parameters(), saved.loss.parameters(), "to the last bit");
+    }
+
+    #[test]
+    fn the_scale_moves_with_the_learning_rate_up_to_100() {
+        let mut clip = learned(Clip { temperature: 0.5 });
+        descend(&mut clip, LOG_SCALE, -2.0, 0.1);
+        // ln(1/τ) ← ln 2 + 0.1·2
+        assert!((clip.loss.temperature - 0.5 * (-0.2_f64).exp()).abs() < 1e-6, "{}", clip.loss.temperature);
+        descend(&mut clip, LOG_SCALE, -100.0, 0.1);
+        assert!((clip.loss.temperature - 0.01).abs() < 1e-8, "{}", clip.loss.temperature);
+        assert_eq!(clip.export()[LOG_SCALE].values, [100_f64.ln() as f32]);
+        assert_restored(&clip, learned(Clip { temperature: 0.5 }));
+    }
+
+    #[test]
+    fn the_global_temperature_moves_with_a_fifth_of_the_rate_down_to_its_minimum() {
+        let two_way = TwoWay {
+            temperature: 0.07,
+            learned: PairTemperature::Global { rho: 6.5 },
+            gamma: Gamma::Constant { value: 0.8 },
+            include_positive: false,
+        };
+        let mut fastclip = learned(two_way.clone());
+        descend(&mut fastclip, GLOBAL_TAU, 0.5, 0.1);
+        // τ ← 0.07 − 0.1/5·0.5
+        assert!((fastclip.loss.temperature - 0.06).abs() < 1e-7, "{}", fastclip.loss.temperature);
+        descend(&mut fastclip, GLOBAL_TAU, 100.0, 0.1);
+        assert_eq!(fastclip.loss.temperature, 0.01);
+        assert_eq!(fastclip.export()[GLOBAL_TAU].values, [0.01]);
+        assert_restored(&fastclip, learned(two_way));
+    }
+
+    /// A run that is resumed before its first step begins as the one that was not.
+    #[test]
+    fn the_start_is_rounded_as_a_checkpoint_is() {
+        for (temperature, bias) in [(0.07, -10.1), (0.3, -9.7), (0.01, -10.0)] {
+            let other = learned(SigLip { temperature: 0.2, bias: 0.0 });
+            assert_restored(&learned(SigLip { temperature, bias }), other);
+        }
     }
 }

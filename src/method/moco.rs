@@ -8,7 +8,7 @@ use super::queue::{FeatureQueue, check_queue, default_queue};
 use super::{Done, Method, Parts, Problem, Setting, Spec, Surroundings, check_temperature};
 use crate::augment::Preset;
 use crate::batch::Batch;
-use crate::encoder::{NamedTensors, ParamError};
+use crate::encoder::{Model, NamedTensors, ParamError};
 use crate::loss::{KeyNce, Loss, Negatives, SetName};
 use crate::math::{Matrix, Purpose, SampleRng};
 use crate::optim::{LearningRate, OptimizerConfig, Scaling, Sgd};
@@ -140,6 +140,10 @@ impl QueuedKeys {
         self.queue.push(done.sets.get(SetName::Key(1)).expect("keys were contrasted"));
     }
 
+    pub fn starts_from(&mut self, model: &Model) -> Result<(), ParamError> {
+        self.follower.copy(model)
+    }
+
     pub fn export(&self) -> NamedTensors {
         let mut tensors = NamedTensors::new();
         self.follower.export(&mut tensors);
@@ -181,6 +185,10 @@ impl Method for Moco {
 
     fn after_step(&mut self, done: Done) {
         self.keys.after_step(&done);
+    }
+
+    fn starts_from(&mut self, model: &Model) -> Result<(), ParamError> {
+        self.keys.starts_from(model)
     }
 
     fn export(&self) -> NamedTensors {

@@ -274,6 +274,11 @@ pub trait Method: Send + Sync {
     /// Updates the method's own modules and the loss's own parameters, then whatever follows the new model.
     fn after_step(&mut self, _done: Done) {}
 
+    /// Training starts from weights that were not drawn: whatever copies the model has to take them.
+    fn starts_from(&mut self, _model: &Model) -> Result<(), ParamError> {
+        Ok(())
+    }
+
     /// The method's own tensors for the checkpoint.
     fn export(&self) -> NamedTensors {
         NamedTensors::new()

@@ -23,6 +23,12 @@ impl MomentumEncoder {
         Self { model: Model::new(parts.model, parts.seed, &device), momentum, device }
     }
 
+    /// Becomes a copy of `model`.
+    pub fn copy(&mut self, model: &Model) -> Result<(), ParamError> {
+        self.model = import(self.model.clone(), &export(model))?;
+        Ok(())
+    }
+
     /// Embeddings `[samples, dim]` of view `view`. The samples pass in the order `order`, `group` at a time, and batch
     /// norm sees one group at a time; the result is in the batch's own order.
     pub fn embed(&self, batch: &Batch, view: usize, order: &[usize], group: usize) -> Matrix {

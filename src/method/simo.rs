@@ -5,7 +5,7 @@
 use super::momentum::{MomentumEncoder, check_momentum, default_momentum};
 use super::{Done, Method, Parts, Problem, Setting, Spec, check_temperature};
 use crate::batch::Batch;
-use crate::encoder::{NamedTensors, ParamError};
+use crate::encoder::{Model, NamedTensors, ParamError};
 use crate::loss::{KeyNce, Loss, Negatives, NtXent, SetName};
 use crate::math::Matrix;
 use schemars::JsonSchema;
@@ -76,6 +76,10 @@ impl Method for Simo {
 
     fn after_step(&mut self, done: Done) {
         self.follower.follow(done.model);
+    }
+
+    fn starts_from(&mut self, model: &Model) -> Result<(), ParamError> {
+        self.follower.copy(model)
     }
 
     fn export(&self) -> NamedTensors {

@@ -58,3 +58,21 @@ pub fn warmup_cosine(peak: f64, t: f64, warmup: f64, total: f64) -> f64 {
         peak * 0.5 * (1.0 + (std::f64::consts::PI * (t - warmup) / (total - warmup).max(1.0)).cos())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn warm_up_in_steps_replaces_that_in_epochs() {
+        let rate = LearningRate { base: 0.5, scaling: Scaling::None, warmup_epochs: 2.0, warmup_steps: Some(4) };
+        // 3 epochs of 4 steps: t/4 up to step 4, then ½(1 + cos(π(t − 4)/8))
+        let shares = [0.0, 0.25, 0.5, 0.75, 1.0, 0.961_939_766, 0.853_553_391, 0.691_341_716, 0.5, 0.308_658_284];
+        for (t, share) in shares.into_iter().enumerate() {
+            let ours = rate.at(t, 8, 3, 4);
+            assert!((ours - 0.5 * share).abs() < 1e-9, "step {t}: {ours}");
+        }
+        let none = LearningRate { warmup_steps: Some(0), ..rate };
+        assert_eq!(none.at(0, 8, 3, 4), 0.5);
+    }
+}

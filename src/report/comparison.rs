@@ -73,7 +73,7 @@ pub fn mean_and_error(values: &[f64]) -> (Option<f64>, Option<f64>) {
 }
 
 /// 71.3 ± 0.4
-fn percent(values: &[f64]) -> String {
+pub(super) fn percent(values: &[f64]) -> String {
     match mean_and_error(values) {
         (Some(mean), Some(error)) => format!("{:.1} ± {:.1}", 100.0 * mean, 100.0 * error),
         (Some(mean), None) => format!("{:.1}", 100.0 * mean),
@@ -82,7 +82,11 @@ fn percent(values: &[f64]) -> String {
 }
 
 pub fn comparison_markdown(rows: &[Contender], measures: &[Measure]) -> String {
-    let plain = |values: &[f64]| mean_and_error(values).0.map_or("–".into(), |mean| format!("{mean:.0}"));
+    let plain = |values: &[f64]| match mean_and_error(values) {
+        (Some(mean), Some(error)) => format!("{mean:.0} ± {error:.0}"),
+        (Some(mean), None) => format!("{mean:.0}"),
+        _ => "–".into(),
+    };
     let cells: Vec<Vec<String>> = rows
         .iter()
         .map(|row| {
@@ -100,7 +104,7 @@ pub fn comparison_markdown(rows: &[Contender], measures: &[Measure]) -> String {
 
 pub fn comparison_csv(rows: &[Contender], measures: &[Measure]) -> String {
     let columns: String = measures.iter().map(|measure| format!("{0},{0}_se,", measure.key)).collect();
-    let mut lines = vec![format!("method,seeds,{columns}seconds,peak_rss_mb")];
+    let mut lines = vec![format!("method,seeds,{columns}seconds,seconds_se,peak_rss_mb,peak_rss_mb_se")];
     let number = |value: Option<f64>| value.map_or(String::new(), |v| format!("{v:.6}"));
     for row in rows {
         let mut cells = vec![row.method.clone(), row.seeds().to_string()];
@@ -108,7 +112,10 @@ pub fn comparison_csv(rows: &[Contender], measures: &[Measure]) -> String {
             let (mean, error) = mean_and_error(row.of(measure));
             cells.extend([number(mean), number(error)]);
         }
-        cells.extend([&row.seconds, &row.peak_rss_mb].map(|values| number(mean_and_error(values).0)));
+        for values in [&row.seconds, &row.peak_rss_mb] {
+            let (mean, error) = mean_and_error(values);
+            cells.extend([number(mean), number(error)]);
+        }
         lines.push(cells.join(","));
     }
     lines.join("\n") + "\n"
@@ -129,8 +136,11 @@ mod tests {
         row.add(&serde_json::json!({ "linear": { "top1": 0.7 } }), IMAGE_MEASURES);
         row.add(&serde_json::json!({ "linear": { "top1": 0.8 } }), IMAGE_MEASURES);
         let csv = comparison_csv(std::slice::from_ref(&row), IMAGE_MEASURES);
-        assert!(csv.starts_with("method,seeds,linear,linear_se,knn,knn_se,seconds,peak_rss_mb\n"), "{csv}");
-        assert!(csv.ends_with("\nx,3,0.700000,0.057735,0.500000,,,\n"), "{csv}");
+        assert!(
+            csv.starts_with("method,seeds,linear,linear_se,knn,knn_se,seconds,seconds_se,peak_rss_mb,peak_rss_mb_se\n"),
+            "{csv}"
+        );
+        assert!(csv.ends_with("\nx,3,0.700000,0.057735,0.500000,,,,,\n"), "{csv}");
         let text = comparison_markdown(&[row], IMAGE_MEASURES);
         assert!(text.contains("70.0 ± 5.8") && text.contains("| 50.0 "), "{text}");
     }

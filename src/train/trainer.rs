@@ -64,7 +64,9 @@ impl Trainer {
             let misfit = |error: ParamError| TrainError::Checkpoint { path: path.clone(), cause: error.to_string() };
             let (weights, _) = load_tensors(path)?;
             let model = fresh.model.take().expect("a fresh trainer has a model");
-            fresh.model = Some(start_from(model, &weights).map_err(misfit)?);
+            let model = start_from(model, &weights).map_err(misfit)?;
+            fresh.method.starts_from(&model).map_err(misfit)?;
+            fresh.model = Some(model);
         }
         Ok(fresh)
     }

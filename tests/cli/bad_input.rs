@@ -198,6 +198,16 @@ fn folders_that_are_not_runs_and_data_without_labels_are_refused() {
     let supcon = ["--limit", "2", "--batch", "2", "--method", "supcon", "--out"];
     let (code, text) = failure(sogclr().args(TINY).arg(&loose).args(supcon).arg(&out));
     assert!(code == 2 && text.contains("needs labels") && !out.exists(), "{text}");
+    let one_class = root.path().join("one-class");
+    std::fs::create_dir_all(one_class.join("cats")).unwrap();
+    for name in ["a.png", "b.png"] {
+        image::RgbImage::new(8, 8).save(one_class.join("cats").join(name)).unwrap();
+    }
+    let by_label = ["--limit", "2", "--batch", "2", "--set", "method.by_label=true", "--out"];
+    for more in [&supcon[..], &by_label[..]] {
+        let (code, text) = failure(sogclr().args(TINY).arg(&one_class).args(more).arg(&out));
+        assert!(code == 2 && text.contains("one class only: add images") && !out.exists(), "{text}");
+    }
     let (code, text) = failure(sogclr().args(["eval", "knn", "-k", "0"]).arg(&run));
     assert!(code == 2 && text.contains("-k"), "{text}");
     std::fs::write(run.join("encoder.safetensors"), b"garbage").unwrap();

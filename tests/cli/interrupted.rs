@@ -67,6 +67,28 @@ fn a_run_killed_at_several_moments_ends_with_the_same_bytes() {
     assert_eq!(steps(&whole), steps(&broken), "metrics have no gap, no repeat and the same losses");
 }
 
+/// Every image and text has a u and a temperature of its own by then.
+#[test]
+fn pairs_resumed_inside_an_epoch_end_with_the_same_bytes() {
+    let root = tempfile::tempdir().unwrap();
+    let run = root.path().join("run");
+    sogclr()
+        .args(["pretrain", "--pairs", "emoji", "--limit", "48", "--image-size", "32", "--encoder", "clip-xs"])
+        .args(["--batch", "8", "--epochs", "2", "--set", "train.checkpoint_minutes=0", "--set", "encoder.width=0.25"])
+        .args(["--set", "text={ width = 16, layers = 1, heads = 2, context = 12, vocabulary = 49408 }"])
+        .args(["--method", "fastclip", "--set", "method.learned.kind=individual", "--out"])
+        .arg(&run)
+        .assert()
+        .success();
+    let files = ["checkpoints/step-000000012.safetensors", "encoder.safetensors"].map(|name| run.join(name));
+    let read = || files.each_ref().map(|file| std::fs::read(file).unwrap());
+    let whole = read();
+    // The newest is now that of step 11, the last but one of its epoch.
+    files.iter().for_each(|file| std::fs::remove_file(file).unwrap());
+    sogclr().arg("resume").arg(&run).assert().success();
+    assert!(whole == read(), "the resumed run differs");
+}
+
 #[test]
 fn ctrl_c_writes_a_checkpoint_and_says_how_to_go_on() {
     let root = tempfile::tempdir().unwrap();

@@ -38,22 +38,45 @@ fn floats(bytes: &[u8]) -> Vec<f32> {
 fn loss_gradients_and_state_equal_pytorch() {
     let root = tempfile::tempdir().unwrap();
     let (input, out) = (root.path().join("in.safetensors"), root.path().join("out.safetensors"));
-    // Configuration 0 is τ 0.1, γ 0.9; step 5 starts from the state after step 4.
-    for (kind, arguments) in [
-        ("default", &["--gamma", "0.9"][..]),
-        ("algorithm1", &["--gamma", "0.9", "--set", "variant=algorithm1"]),
-        ("released", &["--gamma", "0.9", "--set", "variant=released"]),
-        ("tf", &["--gamma", "0.9", "--set", "variant=tf"]),
-        ("simclr", &["--method", "simclr"]),
+    let info = std::fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/losses.json")).unwrap();
+    let info: serde_json::Value = serde_json::from_slice(&info).unwrap();
+    let key = |key: &str, name: &str| format!("{key}={}", info[name].as_f64().unwrap());
+    let (alpha, sigma, prior) = (key("alpha", "alpha"), key("sigma", "sigma"), key("prior", "prior"));
+    let individual: Vec<String> =
+        info["individual"].as_object().unwrap().iter().map(|(key, value)| format!("{key}={value}")).collect();
+    let individual = format!("individual={{{}}}", individual.join(", "));
+    // Configuration 0 is τ 0.1, γ 0.9; step 5 starts from the state after step 4. The golden data has no averaged
+    // gradients of temperatures: their method starts from nothing.
+    for (kind, t, arguments) in [
+        ("default", 5, &["--gamma", "0.9"][..]),
+        ("algorithm1", 5, &["--gamma", "0.9", "--set", "variant=algorithm1"]),
+        ("released", 5, &["--gamma", "0.9", "--set", "variant=released"]),
+        ("tf", 5, &["--gamma", "0.9", "--set", "variant=tf"]),
+        ("sogclr_labels", 5, &["--gamma", "0.9", "--set", "by_label=true"]),
+        ("isogclr", 0, &["--method", "isogclr", "--gamma", "0.9", "--set", &individual]),
+        ("simclr", 5, &["--method", "simclr"]),
+        ("simo", 5, &["--method", "simo", "--set", "momentum=0", "--set", &alpha]),
+        ("dcl", 5, &["--method", "dcl"]),
+        ("dclw", 5, &["--method", "dcl", "--set", &sigma]),
+        ("flatnce", 5, &["--method", "flatnce"]),
+        ("debiased", 5, &["--method", "debiased", "--set", &prior]),
+        ("supcon", 5, &["--method", "supcon"]),
     ] {
+        let is_sogclr = ["default", "algorithm1", "released", "tf", "sogclr_labels", "isogclr"].contains(&kind);
+        let label = |id: &[u8]| info["labels"][i64::from_le_bytes(id.try_into().unwrap()) as usize].as_i64().unwrap();
         let mut tensors = vec![
-            ("z_a", Dtype::F32, vec![4, 6], golden("z_a", 5)),
-            ("z_b", Dtype::F32, vec![4, 6], golden("z_b", 5)),
-            ("ids", Dtype::I64, vec![4], golden("ids", 5)),
+            ("z_a", Dtype::F32, vec![4, 6], golden("z_a", t)),
+            ("z_b", Dtype::F32, vec![4, 6], golden("z_b", t)),
+            ("ids", Dtype::I64, vec![4], golden("ids", t)),
+            (
+                "labels",
+                Dtype::I64,
+                vec![4],
+                golden("ids", t).chunks(8).flat_map(|id| label(id).to_le_bytes()).collect(),
+            ),
         ];
-        if kind != "simclr" {
-            tensors.push(("log_u", Dtype::F32, vec![10], golden(&format!("{kind}.c0.log_u"), 4)));
-        }
+        let seen = if is_sogclr && t > 0 { golden(&format!("{kind}.c0.log_u"), t - 1) } else { bytes(&[f32::NAN; 10]) };
+        tensors.push(("log_u", Dtype::F32, vec![10], seen));
         write(&input, &tensors);
         sogclr()
             .arg("loss")
@@ -64,14 +87,14 @@ fn loss_gradients_and_state_equal_pytorch() {
             .arg(&out)
             .assert()
             .success();
-        let want = f64::from_le_bytes(golden(&format!("{kind}.c0.loss"), 5).try_into().unwrap());
+        let want = f64::from_le_bytes(golden(&format!("{kind}.c0.loss"), t).try_into().unwrap());
         assert!((f64::from(read(&out, "loss")[0]) - want).abs() < 1e-5 * want.abs().max(1.0), "{kind}");
         let mut fields = vec!["grad_a", "grad_b"];
-        if kind != "simclr" {
+        if is_sogclr {
             fields.push("log_u");
         }
         for field in fields {
-            let want = floats(&golden(&format!("{kind}.c0.{field}"), 5));
+            let want = floats(&golden(&format!("{kind}.c0.{field}"), t));
             for (ours, want) in read(&out, field).iter().zip(want) {
                 let equal = (ours - want).abs() < 2e-4 * want.abs().max(1.0) || (ours.is_nan() && want.is_nan());
                 assert!(equal, "{kind} {field}: {ours} vs {want}");

@@ -1,6 +1,7 @@
 //! Image–text pairs: training, resume, retrieval, zero-shot, search, and what can be wrong with them.
 
 use crate::{failure, sogclr};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 /// A run of seconds: small encoders, 8 pairs in a step.
@@ -37,7 +38,7 @@ fn colours(root: &Path, each: u8) -> (PathBuf, PathBuf) {
         for i in 0..each {
             let name = format!("{class}/{i}.png");
             let pixels = image::RgbImage::from_fn(40, 36, |x, y| {
-                image::Rgb(colour.map(|c: u8| c ^ (x + y + u32::from(i)) as u8 % 16))
+                image::Rgb(colour.map(|c: u8| c ^ ((x + y + u32::from(i)) as u8 % 16)))
             });
             pixels.save(images.join(&name)).unwrap();
             let word = class.split('_').next().unwrap();
@@ -67,7 +68,20 @@ fn pairs_train_and_the_two_encoders_find_each_other() {
     let folder = run.to_str().unwrap();
     let text = print(&["eval", "retrieval", folder]);
     assert!(text.contains("24 images, 48 captions") && text.contains("mean recall"), "{text}");
-    print(&["eval", "retrieval", folder, table, "--images", images]);
+    let warning = |arguments: &[&str]| {
+        let output = sogclr().args(arguments).output().unwrap();
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{arguments:?}: {text}");
+        text
+    };
+    // Here the test pairs are the training pairs, which is worth a warning.
+    let seen = "warning: the run was trained on 24 of these 24 images";
+    for more in [&[][..], &[table, "--images", images]] {
+        let text = warning(&[&["eval", "retrieval", folder], more].concat());
+        assert!(text.contains(seen), "{text}");
+    }
+    let text = warning(&["eval", "zeroshot", folder, images]);
+    assert!(text.contains(seen), "{text}");
     print(&["eval", "linear", folder, images]);
 
     // Two classes that are told apart by a word are learned within seconds.
@@ -86,6 +100,28 @@ fn pairs_train_and_the_two_encoders_find_each_other() {
     let text = print(&["search", folder, "something blue", "--images", images, "-n", "6"]);
     assert_eq!(text.lines().filter(|line| line.contains("blue_square")).count(), 6, "{text}");
     assert!(image::open(run.join("search.png")).is_ok());
+
+    // A folder that is divided is searched whole.
+    let whole = root.path().join("whole");
+    for (class, part) in [("red_square", "train/red"), ("blue_square", "val/blue")] {
+        std::fs::create_dir_all(whole.join(part)).unwrap();
+        for i in 0..12 {
+            let file = Path::new(images).join(class).join(format!("{i}.png"));
+            std::fs::copy(file, whole.join(part).join(format!("{i}.png"))).unwrap();
+        }
+    }
+    let text = print(&["search", folder, "something blue", "--images", whole.to_str().unwrap(), "-n", "24"]);
+    let count = |part: &str| text.lines().filter(|line| line.contains(part)).count();
+    assert_eq!((count("  train/red/"), count("  val/blue/")), (12, 12), "{text}");
+    let archive = root.path().join("photos.zip");
+    let mut zip = zip::ZipWriter::new(std::fs::File::create(&archive).unwrap());
+    for name in ["red_square/0.png", "blue_square/0.png"] {
+        zip.start_file(format!("photos/{name}"), zip::write::SimpleFileOptions::default()).unwrap();
+        zip.write_all(&std::fs::read(Path::new(images).join(name)).unwrap()).unwrap();
+    }
+    zip.finish().unwrap();
+    let text = print(&["search", folder, "something blue", "--images", archive.to_str().unwrap()]);
+    assert!(text.lines().next().unwrap().ends_with("  photos.zip/photos/blue_square/0.png"), "{text}");
 
     let (code, text) =
         failure(sogclr().args(["eval", "zeroshot", folder, images, "--class-names", templates, "--templates", names]));
@@ -159,7 +195,7 @@ fn what_is_wrong_with_pairs_is_named_before_anything_is_written() {
     for (name, content, words) in [
         ("missing.tsv", good.clone() + "no.png\tnothing\n", "missing.tsv:34: image no.png is missing"),
         ("empty.tsv", good.clone() + "red_square/0.png\t \n", "empty.tsv:34: the caption is empty"),
-        ("columns.csv", "a,b,c\n1,2,3\n".into(), "name them `image` and `caption`"),
+        ("columns.csv", "a,b,c\n1,2,3\n".into(), "columns.csv:1: the columns are"),
     ] {
         let file = root.path().join(name);
         std::fs::write(&file, content).unwrap();
@@ -178,6 +214,7 @@ fn what_is_wrong_with_pairs_is_named_before_anything_is_written() {
             "0.01",
         ),
         (&["--template", "a [CLASS]"], "has captions of its own"),
+        (&["--set", "data.class_names=names.txt"], "without data.template"),
     ] {
         let text = refused(&table, more);
         assert!(text.contains(words), "{more:?}: {text}");
@@ -191,10 +228,49 @@ fn what_is_wrong_with_pairs_is_named_before_anything_is_written() {
     command.args(SMALL).arg("--pairs").arg(file).args(["--images", images, "--set", "data.skip_bad=true"]);
     let output = command.arg("--out").arg(&out).output().unwrap();
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.success() && text.contains("left out 1 captions, first: "), "{text}");
+    assert!(output.status.success() && text.contains("left out 1 of the pairs, first: "), "{text}");
+    let problems = String::from_utf8(bytes(&out, "problems.txt")).unwrap();
+    assert!(
+        problems.lines().count() == 1 && problems.contains("missing.tsv:34: image no.png is missing"),
+        "{problems}"
+    );
     // Without held-out pairs there is nothing honest to measure.
     let (code, text) = failure(sogclr().args(["eval", "retrieval"]).arg(&out));
     assert!(code == 2 && text.contains("no test pairs"), "{text}");
+}
+
+#[test]
+fn retrieval_says_what_it_leaves_out() {
+    let root = tempfile::tempdir().unwrap();
+    let run = root.path().join("run");
+    train(&run, &["--pairs", "emoji", "--limit", "16", "--epochs", "1"]);
+    let (table, images) = colours(root.path(), 2);
+    let retrieval = |more: &[&str]| {
+        let mut command = sogclr();
+        command.args(["eval", "retrieval"]).arg(&run).arg(&table).arg("--images").arg(&images).args(more);
+        command
+    };
+    let output = retrieval(&[]).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success() && !text.contains("warning") && !text.contains("left out"), "{text}");
+
+    std::fs::write(images.join("red_square/0.png"), "no picture").unwrap();
+    let (code, text) = failure(&mut retrieval(&[]));
+    assert!(code == 2 && text.contains("1 of 4 images") && text.ends_with("leave them out with --skip-bad"), "{text}");
+    let good = std::fs::read_to_string(&table).unwrap();
+    std::fs::write(&table, good + "no.png\tnothing\n").unwrap();
+    let (code, text) = failure(&mut retrieval(&[]));
+    assert!(
+        code == 2 && text.contains("1 of 9 captions") && text.ends_with("leave them out with --skip-bad"),
+        "{text}"
+    );
+
+    let output = retrieval(&["--skip-bad"]).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success() && text.contains("left out 1 of the pairs, first: "), "{text}");
+    assert!(text.contains("left out 1 unreadable images, first: "), "{text}");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(text.contains("3 images, 6 captions"), "{text}");
 }
 
 #[test]
@@ -225,6 +301,28 @@ fn labelled_folders_become_pairs_through_a_template() {
     train(&run, &[&[images.to_str().unwrap()], &template[..], &["--method", "clip"]].concat());
     let output = sogclr().args(["eval", "zeroshot"]).arg(&run).arg(&images).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+
+    // ImageNet's folders say nothing to a text encoder.
+    std::fs::rename(images.join("red_square"), images.join("n00000002")).unwrap();
+    std::fs::rename(images.join("blue_square"), images.join("n00000001")).unwrap();
+    let names = root.path().join("names.tsv");
+    std::fs::write(&names, "n00000002\tred thing\nn00000003\tother\nn00000001\tblue thing\n").unwrap();
+    let named = root.path().join("named");
+    let mut command = sogclr();
+    command.args(SMALL).arg(&images).args(template).arg("--out").arg(&named);
+    let (code, text) = failure(&mut command);
+    assert!(code == 2 && text.contains("classes such as n00000001 have no names") && !named.exists(), "{text}");
+    let setting = format!("data.class_names={}", names.display());
+    train(&named, &[&[images.to_str().unwrap()], &template[..], &["--set", &setting]].concat());
+
+    let zeroshot = |more: &[&str]| {
+        let mut command = sogclr();
+        command.args(["eval", "zeroshot"]).arg(&named).arg(&images).args(more);
+        command
+    };
+    let (code, text) = failure(&mut zeroshot(&[]));
+    assert!(code == 2 && text.contains("--class-names FILE"), "{text}");
+    zeroshot(&["--class-names", names.to_str().unwrap()]).assert().success();
 }
 
 #[test]

@@ -38,21 +38,33 @@ fn every_method_resumes_to_the_same_bytes() {
     let is_pairs = |name: &str| ["clip", "siglip", "fastclip"].contains(&name) || name.ends_with("-pairs");
     let of_views = MethodConfig::NAMES.iter().filter(|name| !is_pairs(name));
     let plain = of_views.map(|name| (*name, *name, &[][..]));
-    let more: [(&str, &str, &[&str]); 6] = [
+    let more: [(&str, &str, &[&str]); 9] = [
         ("simo without momentum", "simo", &["--set", "method.momentum=0"]),
         ("moco in groups", "moco", &["--set", "method.norm_groups=2", "--set", "method.queue=20"]),
         ("nnclr with adamw", "nnclr", &["--set", "optimizer.kind=adamw"]),
         ("multi-crop", "sogclr", &["--views", "2x8+2x6"]),
         ("micro-batches", "infomin", &["--micro-batch", "4"]),
         ("cosine gamma", "sogclr", &["--set", "method.gamma={kind='cosine', min=0.2, epochs=2}"]),
+        ("adaptive gamma", "sogclr", &["--set", "method.gamma={kind='adaptive', offset=1.0}"]),
+        ("with labels", "sogclr", &["--set", "method.by_label=true", "--set", "method.variant='algorithm1'"]),
+        ("weighted dcl", "dcl", &["--set", "method.sigma=0.5"]),
     ];
     for (name, method, settings) in plain.chain(more) {
         let run = root.path().join(name);
-        train(&run, &[&["--method", method, "--keep-every", "1"], settings].concat());
-        let last = run.join("checkpoints/step-000000012.safetensors");
+        // A checkpoint after every step, of which the newest two stay.
+        let often = ["--keep-every", "1", "--set", "train.checkpoint_minutes=0"];
+        train(&run, &[&["--method", method], &often[..], settings].concat());
+        let step = |step: usize| run.join(format!("checkpoints/step-{step:09}.safetensors"));
+        let last = step(12);
         let whole = (std::fs::read(&last).unwrap(), encoder(&run));
+        // As if the last step had never been saved: goes on inside the epoch.
+        assert!(step(11).exists(), "{name}");
+        std::fs::remove_file(&last).unwrap();
+        sogclr().arg("resume").arg(&run).assert().success();
+        assert!((std::fs::read(&last).unwrap(), encoder(&run)) == whole, "{name}, inside an epoch");
         // As if the second epoch had never been saved.
         std::fs::remove_file(&last).unwrap();
+        std::fs::remove_file(step(11)).unwrap();
         sogclr().arg("resume").arg(&run).assert().success();
         assert!((std::fs::read(&last).unwrap(), encoder(&run)) == whole, "{name}");
     }

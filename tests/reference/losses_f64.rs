@@ -3,18 +3,18 @@
 use crate::losses::{evaluate, evaluate_labelled, evaluate_sets};
 use proptest::prelude::*;
 use sogclr::loss::{
-    Dcl, Debiased, EmbeddingSets, FlatNce, Gamma, KeyNce, Loss, LossError, LossInput, LossOutput, NearestNce,
-    Negatives, NtXent, SetName, SogClr, SupCon, Variant,
+    Dcl, Debiased, EmbeddingSets, FlatNce, Gamma, Individual, KeyNce, Loss, LossError, LossInput, LossOutput,
+    NearestNce, Negatives, NtXent, SetName, SogClr, SupCon, Variant,
 };
 use sogclr::math::{Matrix, SampleRng, UnitRows};
 use sogclr::state::{LOG_U, SampleState, StateUpdate};
 
-fn embeddings(seed: u64, batch: usize, dim: usize) -> Vec<Matrix> {
+pub fn embeddings(seed: u64, batch: usize, dim: usize) -> Vec<Matrix> {
     let mut rng = SampleRng::weights(seed, "embeddings");
     (0..2).map(|_| Matrix::from_shape_fn((batch, dim), |_| rng.normal())).collect()
 }
 
-fn sogclr(temperature: f64, gamma: f64) -> SogClr {
+pub fn sogclr(temperature: f64, gamma: f64) -> SogClr {
     SogClr {
         temperature,
         gamma: Gamma::Constant { value: gamma },
@@ -35,30 +35,30 @@ fn unit(rows: &Matrix) -> Vec<Vec<f64>> {
 }
 
 /// 2B rows, view-major; every pair looked at one by one.
-struct Loop {
+pub struct Loop {
     z: Vec<Vec<f64>>,
     batch: usize,
 }
 
 impl Loop {
-    fn new(raw: &[Matrix]) -> Self {
+    pub fn new(raw: &[Matrix]) -> Self {
         Self { z: raw.iter().flat_map(unit).collect(), batch: raw[0].nrows() }
     }
 
-    fn s(&self, a: usize, b: usize) -> f64 {
+    pub fn s(&self, a: usize, b: usize) -> f64 {
         self.z[a].iter().zip(&self.z[b]).map(|(x, y)| x * y).sum()
     }
 
-    fn positive(&self, a: usize) -> usize {
+    pub fn positive(&self, a: usize) -> usize {
         (a + self.batch) % (2 * self.batch)
     }
 
-    fn negatives(&self, a: usize) -> Vec<usize> {
+    pub fn negatives(&self, a: usize) -> Vec<usize> {
         (0..2 * self.batch).filter(|b| b % self.batch != a % self.batch).collect()
     }
 
     /// ĝ_a of eq. (2), mean form
-    fn g(&self, a: usize, tau: f64) -> f64 {
+    pub fn g(&self, a: usize, tau: f64) -> f64 {
         let negatives = self.negatives(a);
         negatives.iter().map(|&b| (self.s(a, b) / tau).exp()).sum::<f64>() / negatives.len() as f64
     }
@@ -154,7 +154,7 @@ fn ntxent_gradient_is_the_finite_difference_of_the_loss() {
     assert_finite_difference(&raw, &grads, value);
 }
 
-fn assert_finite_difference(raw: &[Matrix], grads: &[Matrix], value: impl Fn(&[Matrix]) -> f64) {
+pub fn assert_finite_difference(raw: &[Matrix], grads: &[Matrix], value: impl Fn(&[Matrix]) -> f64) {
     let h = 4e-3_f32;
     for view in 0..raw.len() {
         for index in ndarray::indices(raw[view].dim()) {
@@ -340,44 +340,55 @@ fn limits_tie_the_losses_together() {
     assert!(grads.iter().flatten().zip(plain_grads.iter().flatten()).all(|(a, b)| (a - b).abs() < 1e-6));
     let by_label = SogClr { by_label: true, ..sogclr(temperature, 0.7) };
     let state = SampleState::new(4, &[LOG_U]);
-    let (labelled, _) = evaluate_labelled(&by_label, &raw, &[0, 1, 2, 3], Some(&unique), &state, 2);
-    let (plain, _) = evaluate(&sogclr(temperature, 0.7), &raw, &[0, 1, 2, 3], &state, 2);
+    let (labelled, grads) = evaluate_labelled(&by_label, &raw, &[0, 1, 2, 3], Some(&unique), &state, 2);
+    let (plain, plain_grads) = evaluate(&sogclr(temperature, 0.7), &raw, &[0, 1, 2, 3], &state, 2);
     assert!((labelled.loss - plain.loss).abs() < 1e-9);
+    assert!(labelled.update == plain.update && grads == plain_grads, "unique labels are no labels");
 }
 
 #[test]
 fn every_loss_is_finite_at_a_hundredth() {
-    let raw = embeddings(13, 4, 3);
-    for (name, loss) in stateless(0.01) {
-        let (out, grads) = evaluate_four(loss.as_ref(), &raw);
-        assert!(out.loss.is_finite() && out.objective.is_finite(), "{name}");
-        assert!(grads.iter().flatten().all(|g| g.is_finite()), "{name}");
+    let temperature = 0.01;
+    let mut losses = stateless(temperature);
+    losses.push(("flatnce", Box::new(FlatNce { temperature })));
+    losses.push(("with labels", Box::new(SogClr { by_label: true, ..sogclr(temperature, 0.5) })));
+    let individual = Some(Individual { rho: 0.3, rate: 0.01, beta: 0.9, clip: 3.0, range: [0.01, 0.7] });
+    losses.push(("isogclr", Box::new(SogClr { individual, ..sogclr(temperature, 0.5) })));
+    let random = embeddings(13, 4, 3);
+    let same = vec![Matrix::ones((4, 3)), Matrix::ones((4, 3))];
+    let opposite = vec![random[0].clone(), -random[0].clone()];
+    for raw in [random, same, opposite] {
+        for (name, loss) in &losses {
+            let mut state = SampleState::new(4, loss.columns());
+            for _ in 0..3 {
+                let (out, grads) = evaluate_labelled(loss.as_ref(), &raw, &[0, 1, 2, 3], Some(&LABELS), &state, 2);
+                assert!(out.loss.is_finite() && out.objective.is_finite(), "{name}");
+                assert!(grads.iter().flatten().all(|g| g.is_finite()), "{name}");
+                state.commit(out.update);
+            }
+        }
     }
 }
 
 #[test]
-fn labels_that_cannot_be_contrasted_are_refused() {
+fn missing_labels_are_refused() {
     let raw = embeddings(14, 4, 3);
     let sets = raw.iter().enumerate().map(|(k, m)| (SetName::View(k), UnitRows::new(m.clone()))).collect();
     let (sets, state) = (EmbeddingSets::new(sets), SampleState::new(4, &[]));
-    let forward = |labels: Option<&[u32]>| {
-        let input = LossInput {
-            sets: &sets,
-            ids: &[0, 1, 2, 3],
-            labels,
-            queue: None,
-            large_views: 2,
-            ours: 0..4,
-            state: &state,
-            epoch: 0,
-        };
-        SupCon { temperature: 0.1 }.forward(&input).map(|_| ()).unwrap_err()
+    let input = LossInput {
+        sets: &sets,
+        ids: &[0, 1, 2, 3],
+        labels: None,
+        queue: None,
+        large_views: 2,
+        ours: 0..4,
+        state: &state,
+        epoch: 0,
     };
-    assert_eq!(forward(None), LossError::NoLabels);
-    assert_eq!(forward(Some(&[5, 5, 5, 5])), LossError::OneClass);
+    assert_eq!(SupCon { temperature: 0.1 }.forward(&input).err(), Some(LossError::NoLabels));
 }
 
-/// SCENT: γ_i = 1/(1 + exp(−ln u_i − c)).
+/// SCENT: γ_i = 1/(1 + exp(−ln v_i − c)).
 #[test]
 fn adaptive_gamma_follows_its_formula() {
     let gamma = Gamma::Adaptive { offset: 2.0 };
@@ -523,12 +534,12 @@ fn multi_crop(name: &str, raw: &[Matrix], large: usize, tau: f64) -> f64 {
             "simclr" => mean(&|s| ((s / tau).exp() + sum).ln() - s / tau),
             "dcl" => mean(&|s| sum.ln() - s / tau),
             "flatnce" => mean(&|s| (1.0 + (sum.ln() - s / tau).exp()).ln()),
-            // first visit: u = ĝ, so that the weights are the softmax over the negatives
             // one softmax over positives and negatives
             "supcon" => {
                 let all = sum + positives.iter().map(|s| (s / tau).exp()).sum::<f64>();
                 mean(&|s| all.ln() - s / tau)
             }
+            // first visit: u = ĝ, so that the weights are the softmax over the negatives
             "sogclr" => mean(&|s| -s) + negatives.iter().map(|s| (s / tau).exp() / sum * s).sum::<f64>(),
             _ => unreachable!(),
         };

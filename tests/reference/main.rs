@@ -3,6 +3,7 @@
 
 mod augment;
 mod clip;
+mod definitions;
 mod files;
 mod linear;
 mod losses;

@@ -6,14 +6,27 @@ use sogclr::loss::{
     Clip, EmbeddingSets, Gamma, Individual, Loss, LossInput, LossOutput, PairTemperature, SetName, SigLip, TwoWay,
 };
 use sogclr::math::{Matrix, SampleRng, UnitRows};
-use sogclr::state::{LOG_U, LOG_U_TEXT, SampleState, TAU, TAU_TEXT};
+use sogclr::state::{LOG_U, LOG_U_TEXT, SampleState, StateUpdate, TAU, TAU_GRAD, TAU_GRAD_TEXT, TAU_TEXT};
+
+/// The columns of ln u, τ and v of the images, then of the texts.
+const COLUMNS: [[&str; 3]; 2] = [[LOG_U, TAU, TAU_GRAD], [LOG_U_TEXT, TAU_TEXT, TAU_GRAD_TEXT]];
 
 /// One evaluation on raw embeddings; gradients w.r.t. the raw images and texts.
 fn evaluate(loss: &dyn Loss, raw: &[Matrix; 2], ids: &[usize], state: &SampleState) -> (LossOutput, [Matrix; 2]) {
+    evaluate_in(0, loss, raw, ids, state)
+}
+
+fn evaluate_in(
+    epoch: usize,
+    loss: &dyn Loss,
+    raw: &[Matrix; 2],
+    ids: &[usize],
+    state: &SampleState,
+) -> (LossOutput, [Matrix; 2]) {
     let [images, texts] = raw.clone().map(UnitRows::new);
     let sets = EmbeddingSets::new(vec![(SetName::View(0), images), (SetName::Text, texts)]);
     let ours = 0..ids.len();
-    let input = LossInput { sets: &sets, ids, labels: None, queue: None, large_views: 1, ours, state, epoch: 0 };
+    let input = LossInput { sets: &sets, ids, labels: None, queue: None, large_views: 1, ours, state, epoch };
     let out = loss.forward(&input).unwrap();
     assert_eq!(out.grads.iter().map(|(name, _)| *name).collect::<Vec<_>>(), [SetName::View(0), SetName::Text]);
     let grads = [0, 1].map(|k| sets.get(out.grads[k].0).unwrap().backward(0, out.grads[k].1.clone()));
@@ -203,46 +216,221 @@ fn limits_tie_the_two_way_loss_to_clip() {
     }
 }
 
+/// What anchor i of one side sees: ĝ = mean_j e^{s_ij/τ}, and mean_j e^{s_ij/τ}·s_ij.
+fn seen_by(s: &[Vec<f64>], side: usize, i: usize, tau: f64, include_positive: bool) -> (f64, f64) {
+    let (mut count, mut g, mut pushed) = (0.0, 0.0, 0.0);
+    for j in 0..s.len() {
+        if j == i && !include_positive {
+            continue;
+        }
+        let s = if side == 0 { s[i][j] } else { s[j][i] };
+        count += 1.0;
+        g += (s / tau).exp();
+        pushed += (s / tau).exp() * s;
+    }
+    (g / count, pushed / count)
+}
+
+/// Samples 0 and 2 of four have been seen, each side with its own u and τ.
+fn seen_before() -> SampleState {
+    let mut state = SampleState::new(4, &COLUMNS.concat());
+    state.commit(StateUpdate {
+        ids: vec![0, 2],
+        columns: vec![
+            (LOG_U, vec![0.4, -0.3]),
+            (TAU, vec![0.25, 0.4]),
+            (TAU_GRAD, vec![0.2, -0.1]),
+            (LOG_U_TEXT, vec![0.9, 0.1]),
+            (TAU_TEXT, vec![0.35, 0.2]),
+            (TAU_GRAD_TEXT, vec![-0.3, 0.5]),
+        ],
+    });
+    state
+}
+
+const INDIVIDUAL: Individual = Individual { rho: 0.7, rate: 0.02, beta: 0.6, clip: 5.0, range: [0.05, 0.7] };
+
 /// The gradient of the surrogate with its weights held fixed.
 #[test]
 fn the_two_way_gradient_is_the_finite_difference_of_its_surrogate() {
     let (raw, tau, gamma) = (random(3, 4, 5), 0.3, 0.6);
-    let ids = [3, 0, 2, 1];
-    let mut state = SampleState::new(4, &[LOG_U, LOG_U_TEXT]);
-    state.commit(sogclr::state::StateUpdate {
-        ids: vec![0, 2],
-        columns: vec![(LOG_U, vec![0.4, -0.3]), (LOG_U_TEXT, vec![0.9, 0.1])],
-    });
-    let (out, grads) = evaluate(&two_way(tau, gamma, PairTemperature::Fixed, false), &raw, &ids, &state);
+    let (ids, state) = ([3, 0, 2, 1], seen_before());
     let fixed = similarities(&raw);
-    // w[side][i][j] = exp(s/τ)/((B−1)·u_i)
-    let weights: Vec<Vec<Vec<f64>>> = [LOG_U, LOG_U_TEXT]
-        .iter()
-        .enumerate()
-        .map(|(side, column)| {
-            let s = |i: usize, j: usize| if side == 0 { fixed[i][j] } else { fixed[j][i] };
-            (0..4)
-                .map(|i| {
-                    let g = (0..4).filter(|&j| j != i).map(|j| (s(i, j) / tau).exp()).sum::<f64>() / 3.0;
-                    let u = state.seen(column, ids[i]).map_or(g, |old| (1.0 - gamma) * old.exp() + gamma * g);
-                    (0..4).map(|j| if j == i { 0.0 } else { (s(i, j) / tau).exp() / (3.0 * u) }).collect()
-                })
-                .collect()
-        })
-        .collect();
-    let surrogate = |raw: &[Matrix; 2]| {
-        let s = similarities(raw);
-        let mut total = 0.0;
-        for i in 0..4 {
-            total -= 2.0 * s[i][i];
-            for j in 0..4 {
-                total += weights[0][i][j] * s[i][j] + weights[1][i][j] * s[j][i];
+    let individual = PairTemperature::Individual(INDIVIDUAL);
+    for (learned, include_positive) in
+        [(PairTemperature::Fixed, false), (PairTemperature::Fixed, true), (individual, false), (individual, true)]
+    {
+        let (out, grads) = evaluate(&two_way(tau, gamma, learned, include_positive), &raw, &ids, &state);
+        // w[side][i][j] = exp(s/τ_i)/(n·u_i)
+        let mut weights = vec![vec![vec![0.0; 4]; 4]; 2];
+        for (side, [log_u, tau_name, _]) in COLUMNS.into_iter().enumerate() {
+            for (i, &id) in ids.iter().enumerate() {
+                let own = state.seen(tau_name, id).filter(|_| learned == individual).unwrap_or(tau);
+                let (g, _) = seen_by(&fixed, side, i, own, include_positive);
+                let u = state.seen(log_u, id).map_or(g, |old| (1.0 - gamma) * old.exp() + gamma * g);
+                for j in (0..4).filter(|&j| include_positive || j != i) {
+                    let s = if side == 0 { fixed[i][j] } else { fixed[j][i] };
+                    weights[side][i][j] = (s / own).exp() / (if include_positive { 4.0 } else { 3.0 } * u);
+                }
             }
         }
-        total / 8.0
+        let surrogate = |raw: &[Matrix; 2]| {
+            let s = similarities(raw);
+            let mut total = 0.0;
+            for i in 0..4 {
+                total -= 2.0 * s[i][i];
+                for j in 0..4 {
+                    total += weights[0][i][j] * s[i][j] + weights[1][i][j] * s[j][i];
+                }
+            }
+            total / 8.0
+        };
+        assert_close("loss", out.loss, surrogate(&raw), 5e-6);
+        assert_finite_difference(&raw, &grads, surrogate);
+    }
+}
+
+/// On a first visit u = ĝ, and the objective of a temperature is τ(ln ĝ(τ) + ρ).
+#[test]
+fn the_gradient_of_a_temperature_is_a_finite_difference() {
+    let (raw, ids, tau, h) = (random(5, 5, 6), [4, 0, 3, 1, 2], 0.3, 1e-5);
+    let Individual { rho, rate, beta, .. } = INDIVIDUAL;
+    let s = similarities(&raw);
+    let slope = |side: usize, i: usize| {
+        let value = |tau: f64| tau * (seen_by(&s, side, i, tau, false).0.ln() + rho);
+        (value(tau + h) - value(tau - h)) / (2.0 * h)
     };
-    assert!((out.loss - surrogate(&raw)).abs() < 1e-6);
-    assert_finite_difference(&raw, &grads, surrogate);
+
+    let global = two_way(tau, 0.6, PairTemperature::Global { rho }, false);
+    let (out, _) = evaluate(&global, &raw, &ids, &SampleState::new(5, global.columns()));
+    let mean = (0..5).map(|i| slope(0, i) + slope(1, i)).sum::<f64>() / 10.0;
+    assert_close("global", out.parameter_grads[0].1, mean, 2e-5);
+
+    let own = two_way(tau, 0.6, PairTemperature::Individual(INDIVIDUAL), false);
+    let mut state = SampleState::new(5, own.columns());
+    let (out, _) = evaluate(&own, &raw, &ids, &state);
+    state.commit(out.update);
+    for (side, [_, tau_name, grad_name]) in COLUMNS.into_iter().enumerate() {
+        for (i, &id) in ids.iter().enumerate() {
+            // v_i = β·∂F/∂τ_i, τ_i ← τ − η·v_i
+            let average = beta * slope(side, i);
+            assert_close("v", state.seen(grad_name, id).unwrap(), average, 2e-5);
+            assert_close("τ", state.seen(tau_name, id).unwrap(), tau - rate * average, 1e-6);
+        }
+    }
+}
+
+/// Three steps of memory in plain f64: sample 5 is met in the second step first, and some gradients are clipped.
+#[test]
+fn temperatures_with_memory_follow_a_plain_loop() {
+    let (tau, gamma) = (0.3, 0.6);
+    let individual = Individual { clip: 0.3, ..INDIVIDUAL };
+    let Individual { rho, rate, beta, clip, range: [low, high] } = individual;
+    for learned in [PairTemperature::Individual(individual), PairTemperature::Global { rho }] {
+        let is_global = matches!(learned, PairTemperature::Global { .. });
+        let loss = two_way(tau, gamma, learned, false);
+        let mut state = SampleState::new(6, loss.columns());
+        let (mut u, mut taus, mut averages) = ([[None; 6]; 2], [[tau; 6]; 2], [[0.0; 6]; 2]);
+        let (mut clipped, mut free) = (0, 0);
+        for (step, ids) in [[0, 1, 2, 3, 4], [5, 3, 0, 4, 2], [1, 5, 2, 0, 3]].into_iter().enumerate() {
+            let raw = random(10 + step as u64, 5, 6);
+            let (out, _) = evaluate(&loss, &raw, &ids, &state);
+            state.commit(out.update);
+            let s = similarities(&raw);
+            let (mut value, mut objective, mut tau_grad) = (0.0, 0.0, 0.0);
+            for side in 0..2 {
+                for (i, &id) in ids.iter().enumerate() {
+                    let own = taus[side][id];
+                    let (g, pushed) = seen_by(&s, side, i, own, false);
+                    let new = u[side][id].map_or(g, |old: f64| (1.0 - gamma) * old + gamma * g);
+                    u[side][id] = Some(new);
+                    value += (pushed / new - s[i][i]) / 10.0;
+                    objective += (own * (new.ln() + rho) - s[i][i]) / 10.0;
+                    let gradient = new.ln() + rho - pushed / (new * own);
+                    tau_grad += gradient / 10.0;
+                    if is_global {
+                        continue;
+                    }
+                    let average = &mut averages[side][id];
+                    *average = (1.0 - beta) * *average + beta * gradient.max(-clip).min(clip);
+                    taus[side][id] = (own - rate * *average).max(low).min(high);
+                    *if gradient.abs() > clip { &mut clipped } else { &mut free } += 1;
+                }
+            }
+            assert_close("loss", out.loss, value, 2e-5);
+            assert_close("objective", out.objective, objective, 2e-5);
+            if is_global {
+                assert_close("tau", out.parameter_grads[0].1, tau_grad, 5e-5);
+            }
+            for (side, names) in COLUMNS.into_iter().enumerate() {
+                for &id in &ids {
+                    let want = [u[side][id].unwrap().ln(), taus[side][id], averages[side][id]];
+                    for (name, want) in names.into_iter().zip(want).take(if is_global { 1 } else { 3 }) {
+                        assert_close(&format!("step {step} {name} {id}"), state.seen(name, id).unwrap(), want, 5e-5);
+                    }
+                }
+            }
+        }
+        assert!(is_global || (clipped > 0 && free > 0), "{clipped} clipped, {free} not");
+    }
+}
+
+/// ln u of the batch after a step with this γ, and what `gamma_of(ln u, s⁺/τ_i)` makes of it in plain f64.
+fn assert_mixed(gamma: Gamma, epoch: usize, gamma_of: impl Fn(f64, f64) -> f64) {
+    let (raw, ids, mut state) = (random(6, 4, 5), [3, 0, 2, 1], seen_before());
+    let old = state.clone();
+    let loss =
+        TwoWay { temperature: 0.3, learned: PairTemperature::Individual(INDIVIDUAL), gamma, include_positive: false };
+    let (out, _) = evaluate_in(epoch, &loss, &raw, &ids, &state);
+    state.commit(out.update);
+    let s = similarities(&raw);
+    for (side, [log_u, tau_name, _]) in COLUMNS.into_iter().enumerate() {
+        for (i, &id) in ids.iter().enumerate() {
+            let tau = old.seen(tau_name, id).unwrap_or(0.3);
+            let (g, _) = seen_by(&s, side, i, tau, false);
+            let mixed = |old: f64| {
+                let gamma = gamma_of(old, s[i][i] / tau);
+                (1.0 - gamma) * old.exp() + gamma * g
+            };
+            let want = old.seen(log_u, id).map_or(g, mixed).ln();
+            let label = format!("{gamma:?} epoch {epoch}: {log_u} {id}");
+            assert_close(&label, state.seen(log_u, id).unwrap(), want, 2e-5);
+        }
+    }
+}
+
+#[test]
+fn cosine_gamma_falls_from_one_over_its_epochs() {
+    let gamma = Gamma::Cosine { min: 0.2, epochs: 4 };
+    // 0.2 + 0.4·(1 + cos(πe/4)), then 0.2
+    for (epoch, value) in [(0, 1.0), (1, 0.882_842_712_5), (2, 0.6), (3, 0.317_157_287_5), (4, 0.2), (9, 0.2)] {
+        assert_mixed(gamma, epoch, |_, _| value);
+    }
+}
+
+#[test]
+fn adaptive_gamma_compares_u_with_the_positive() {
+    for offset in [-0.5, 1.5] {
+        // v/(v + e^−c) with v = u·e^{−s⁺/τ}
+        assert_mixed(Gamma::Adaptive { offset }, 3, |log_u, logit| {
+            let v = log_u.exp() / logit.exp();
+            v / (v + f64::exp(-offset))
+        });
+    }
+}
+
+/// γ near 0 keeps u at e^−300, and ĝ/u would be e^300.
+#[test]
+fn a_stale_average_far_below_the_estimate_stays_finite() {
+    let columns = [(LOG_U, -300.0_f32), (LOG_U_TEXT, -250.0)];
+    let state = SampleState::from_columns(4, columns.map(|(name, value)| (name.to_owned(), vec![value; 4])).into());
+    for include_positive in [false, true] {
+        let learned = PairTemperature::Global { rho: 6.5 };
+        let loss = TwoWay { gamma: Gamma::Adaptive { offset: 0.0 }, ..two_way(0.1, 1.0, learned, include_positive) };
+        let (out, grads) = evaluate(&loss, &random(7, 4, 5), &[0, 1, 2, 3], &state);
+        assert!(grads.iter().flatten().all(|g| g.is_finite()));
+        assert!((out.loss as f32).is_finite() && (out.parameter_grads[0].1 as f32).is_finite());
+    }
 }
 
 #[test]

@@ -88,7 +88,6 @@ pub enum Path {
 static PATH: RwLock<()> = RwLock::new(());
 
 /// Keeps the path as it is while a test computes networks.
-#[must_use]
 pub fn one_path() -> RwLockReadGuard<'static, ()> {
     PATH.read().unwrap_or_else(|poisoned| poisoned.into_inner())
 }

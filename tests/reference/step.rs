@@ -223,6 +223,22 @@ fn momentum_weights_follow_by_hand() {
     assert!(largest_difference(&expected, &training.model()) > 1e-3, "the model moved away");
 }
 
+/// Weights that were not drawn reach the momentum encoder too.
+#[test]
+fn a_momentum_encoder_starts_from_the_models_weights() {
+    let _path = one_path();
+    for method in ["moco", "simo", "infomin"] {
+        let mut training = Training::new(method, &head(false), &[]);
+        let other = Training::new("simclr", &head(false), &[]);
+        training.step(&batch(&[(2, SIZE)], 0), BATCH);
+        training.method.starts_from(other.model.as_ref().unwrap()).unwrap();
+        let (copied, given) = (training.method.export(), other.model());
+        for (name, tensor) in &given {
+            assert_eq!(copied[&format!("momentum.{name}")], *tensor, "{method}: {name}");
+        }
+    }
+}
+
 /// MoCo's queue after three batches holds their keys, oldest first from the place written next.
 #[test]
 fn the_queue_holds_the_keys_of_earlier_batches_in_order() {

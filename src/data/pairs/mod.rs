@@ -2,17 +2,20 @@
 //!
 //! Adding a format: a new file with a function that gives the captions with their images, and one line in [`open`].
 
+mod classes;
 mod emoji;
 mod flickr;
 mod shards;
 mod table;
 
+pub use classes::{caption_classes, class_names, fill_template};
 pub use emoji::open_emoji;
 
 use super::archive::{ArchiveImages, Region, list_zip};
-use super::folder::FolderImages;
+use super::folder::{FolderImages, is_image};
 use super::{DataError, Dataset, Split};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+use std::fmt::Display;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -24,13 +27,41 @@ struct Named {
     line: usize,
 }
 
-/// What a format gives: captions, problems by line, and which images are for testing.
-#[derive(Default)]
+/// What a format gives: captions, those that cannot be used, and which images are for testing.
 struct Read {
+    file: PathBuf,
     captions: Vec<Named>,
+    /// One for each caption that cannot be used, by line.
     problems: Vec<String>,
+    /// What is left out on purpose.
+    notes: Vec<String>,
     /// Images of the training and of the test split, where the format knows them.
-    splits: Option<(Vec<String>, Vec<String>)>,
+    splits: Option<(Vec<String>, Option<Vec<String>>)>,
+    /// Hashes of the keys so far, as a table may have millions of rows, and their lines.
+    lines: HashMap<blake3::Hash, usize>,
+}
+
+impl Read {
+    fn new(file: &Path) -> Self {
+        let (captions, problems, notes) = (Vec::new(), Vec::new(), Vec::new());
+        Self { file: file.to_owned(), captions, problems, notes, splits: None, lines: HashMap::new() }
+    }
+
+    fn problem(&mut self, line: usize, cause: impl Display) {
+        self.problems.push(format!("{}:{line}: {cause}", self.file.display()));
+    }
+
+    /// One more caption, or why it cannot be used; no two have the same `key`.
+    fn add(&mut self, line: usize, key: &str, image: &str, caption: &str) {
+        let earlier = self.lines.insert(blake3::hash(key.as_bytes()), line);
+        match (caption.trim(), earlier) {
+            ("", _) => self.problem(line, "the caption is empty"),
+            (_, Some(earlier)) => self.problem(line, format!("{key:?} is already in line {earlier}")),
+            (caption, None) => {
+                self.captions.push(Named { image: image.trim().to_owned(), caption: caption.to_owned(), line });
+            }
+        }
+    }
 }
 
 /// Name of the embedded pairs, in place of a file.
@@ -48,10 +79,10 @@ pub fn open(pairs: &Path, images: Option<&Path>, skip_bad: bool) -> Result<Datas
     }
     let name = pairs.file_name().unwrap_or_default().to_string_lossy().to_lowercase();
     if pairs.is_dir() || name.ends_with(".tar") {
-        let (data, problems, total) = shards::open(pairs)?;
-        return finish(data, problems, total, skip_bad);
+        let (split, problems) = shards::open(pairs)?;
+        return finish(pairs, (split, None), problems, Vec::new(), skip_bad);
     }
-    let read = match name.as_str() {
+    let Read { captions, mut problems, notes, splits, .. } = match name.as_str() {
         name if name.ends_with(".tsv") => table::read_delimited(pairs, b'\t')?,
         name if name.ends_with(".csv") => table::read_delimited(pairs, b',')?,
         name if name.ends_with(".jsonl") => table::read_jsonl(pairs)?,
@@ -61,42 +92,66 @@ pub fn open(pairs: &Path, images: Option<&Path>, skip_bad: bool) -> Result<Datas
             return Err(DataError::Format { path: pairs.to_owned(), cause });
         }
     };
-    let folder = pairs.parent().unwrap_or(Path::new("."));
-    let (mut problems, total) = (read.problems, read.captions.len());
-    let store = Store::open(images.unwrap_or(folder))?;
-    let (train, test) = match &read.splits {
-        None => (store.split(pairs, &read.captions, |_| true, &mut problems), None),
+    let store = Store::open(images.unwrap_or(pairs.parent().unwrap_or(Path::new("."))))?;
+    let splits = match splits {
+        None => (store.split(pairs, &captions, |_| true, &mut problems), None),
         Some((train, test)) => {
-            let member = |names: &[String]| names.iter().cloned().collect::<std::collections::HashSet<_>>();
-            let (train, test) = (member(train), member(test));
-            (
-                store.split(pairs, &read.captions, |image| train.contains(image), &mut problems),
-                Some(store.split(pairs, &read.captions, |image| test.contains(image), &mut problems)),
-            )
+            let mut members = |names: Vec<String>| {
+                let names: HashSet<String> = names.into_iter().collect();
+                store.split(pairs, &captions, |image| names.contains(image), &mut problems)
+            };
+            (members(train), test.map(members))
         }
     };
-    let title = pairs.display().to_string();
-    let data =
-        Dataset { title, train, test, classes: Vec::new(), native_size: None, is_grey: false, problems: Vec::new() };
-    finish(data, problems, total, skip_bad)
+    finish(pairs, splits, problems, notes, skip_bad)
 }
 
-fn finish(data: Dataset, problems: Vec<String>, total: usize, skip_bad: bool) -> Result<Dataset, DataError> {
-    if data.train.is_empty() && problems.is_empty() {
-        return Err(DataError::NoPairs(data.title));
-    }
+/// Refuses the problems, or keeps them with the notes as what was left out.
+fn finish(
+    pairs: &Path,
+    (train, test): (Split, Option<Split>),
+    problems: Vec<String>,
+    notes: Vec<String>,
+    skip_bad: bool,
+) -> Result<Dataset, DataError> {
+    let title = pairs.display().to_string();
+    let captions = |split: &Split| (0..split.len()).map(|id| split.captions(id).len()).sum::<usize>();
+    let usable = captions(&train) + test.as_ref().map_or(0, captions);
     match problems.first() {
-        Some(first) if !skip_bad || data.train.is_empty() => {
-            Err(DataError::BadPairs { count: problems.len(), total, first: first.clone() })
+        Some(first) if !skip_bad || usable == 0 => {
+            let count = problems.len();
+            Err(DataError::BadPairs { count, total: count + usable, first: first.clone() })
         }
-        _ => Ok(Dataset { problems, ..data }),
+        None if usable == 0 => Err(DataError::NoPairs(title)),
+        _ => {
+            let problems = [problems, notes].concat();
+            Ok(Dataset { title, train, test, classes: Vec::new(), native_size: None, is_grey: false, problems })
+        }
+    }
+}
+
+/// The files of a zip that are not macOS's copies of their attributes.
+fn files_in_zip(path: &Path) -> Result<Vec<Region>, DataError> {
+    let mut regions = list_zip(path)?;
+    regions.retain(|region| !region.name.starts_with("__MACOSX/"));
+    Ok(regions)
+}
+
+/// Every image of a zip.
+pub(super) fn open_zip(path: &Path) -> Result<Split, DataError> {
+    let mut regions = files_in_zip(path)?;
+    regions.retain(|region| is_image(Path::new(&region.name)));
+    match regions.is_empty() {
+        true => Err(DataError::Empty(path.to_owned())),
+        false => Ok(Split::new(Arc::new(ArchiveImages { archives: vec![path.to_owned()], regions }), None)),
     }
 }
 
 /// Where images are looked up by name.
 enum Store {
     Folder(PathBuf),
-    Zip(PathBuf, HashMap<String, Region>),
+    /// By path, and by the end of the path where no other file has it: archives often have a folder around everything.
+    Zip(PathBuf, HashMap<String, Option<Region>>),
 }
 
 impl Store {
@@ -107,18 +162,32 @@ impl Store {
         if !path.exists() {
             return Err(DataError::NotFound(path.to_owned()));
         }
-        let regions = list_zip(path)?.into_iter().map(|region| (region.name.clone(), region)).collect();
+        let files = files_in_zip(path)?;
+        let mut regions = HashMap::new();
+        for region in &files {
+            for (slash, _) in region.name.match_indices('/') {
+                let end = region.name[slash + 1..].to_owned();
+                regions.entry(end).and_modify(|other| *other = None).or_insert_with(|| Some(region.clone()));
+            }
+        }
+        regions.extend(files.into_iter().map(|region| (region.name.clone(), Some(region))));
         Ok(Self::Zip(path.to_owned(), regions))
     }
 
-    fn has(&self, image: &str) -> bool {
+    /// What is wrong with an image.
+    fn problem(&self, image: &str) -> Option<&'static str> {
         match self {
-            Self::Folder(root) => root.join(image).is_file(),
-            Self::Zip(_, regions) => regions.contains_key(image),
+            Self::Folder(root) if root.join(image).is_file() => None,
+            Self::Folder(_) => Some("is missing"),
+            Self::Zip(_, regions) => match regions.get(image) {
+                Some(Some(_)) => None,
+                Some(None) => Some("is in several folders of the zip: name the folder too"),
+                None => Some("is missing"),
+            },
         }
     }
 
-    /// The wanted images with their captions; an image that is missing is a problem of its first line.
+    /// The wanted images with their captions; every caption whose image is missing is a problem.
     fn split(
         &self,
         file: &Path,
@@ -126,21 +195,20 @@ impl Store {
         wanted: impl Fn(&str) -> bool,
         problems: &mut Vec<String>,
     ) -> Split {
-        // The place of each image, or `None` if it is missing.
-        let mut places = HashMap::<&str, Option<usize>>::new();
+        let mut places = HashMap::<&str, Result<usize, &str>>::new();
         let (mut names, mut texts) = (Vec::new(), Vec::<Vec<String>>::new());
         for Named { image, caption, line } in captions.iter().filter(|named| wanted(&named.image)) {
-            let place = *places.entry(image).or_insert_with(|| {
-                if !self.has(image) {
-                    problems.push(format!("{}:{line}: image {image} is missing", file.display()));
-                    return None;
+            let place = places.entry(image).or_insert_with(|| match self.problem(image) {
+                Some(problem) => Err(problem),
+                None => {
+                    names.push(image.clone());
+                    texts.push(Vec::new());
+                    Ok(names.len() - 1)
                 }
-                names.push(image.clone());
-                texts.push(Vec::new());
-                Some(names.len() - 1)
             });
-            if let Some(place) = place {
-                texts[place].push(caption.clone());
+            match *place {
+                Ok(place) => texts[place].push(caption.clone()),
+                Err(problem) => problems.push(format!("{}:{line}: image {image} {problem}", file.display())),
             }
         }
         let split = match self {
@@ -149,44 +217,11 @@ impl Store {
                 Split::new(Arc::new(FolderImages { root: root.clone(), files }), None)
             }
             Self::Zip(path, regions) => {
-                let regions = names.iter().map(|name| regions[name].clone()).collect();
+                let regions = names.iter().filter_map(|name| regions[name].clone()).collect();
                 Split::new(Arc::new(ArchiveImages { archives: vec![path.clone()], regions }), None)
             }
         };
         split.with_captions(texts)
-    }
-}
-
-/// Gives every image of a labelled data set the caption that `template` makes of its class, `[CLASS]` replaced.
-pub fn caption_classes(data: &mut Dataset, template: &str) -> Result<(), DataError> {
-    if !data.train.is_labelled() {
-        return Err(DataError::NoLabels(data.title.clone()));
-    }
-    let captions: Vec<String> = data.classes.iter().map(|class| fill_template(template, &class_words(class))).collect();
-    for split in [Some(&mut data.train), data.test.as_mut()].into_iter().flatten() {
-        if let Some(labels) = &split.labels {
-            let texts = labels.iter().map(|&label| vec![captions[label as usize].clone()]).collect();
-            *split = split.clone().with_captions(texts);
-        }
-    }
-    Ok(())
-}
-
-/// `[CLASS]` or `{}` replaced by the name of a class.
-pub fn fill_template(template: &str, name: &str) -> String {
-    template.replace("[CLASS]", name).replace("{}", name)
-}
-
-/// The name of a class as words, from the name of its folder.
-pub fn class_words(folder: &str) -> String {
-    folder.replace(['_', '-'], " ")
-}
-
-/// A caption as it will be used, or why it cannot be.
-fn checked_caption(caption: &str) -> Result<String, &'static str> {
-    match caption.trim() {
-        "" => Err("the caption is empty"),
-        caption => Ok(caption.to_owned()),
     }
 }
 
@@ -195,14 +230,14 @@ mod tests {
     use super::*;
     use std::io::Write;
 
-    fn picture() -> Vec<u8> {
+    pub(super) fn picture() -> Vec<u8> {
         let mut bytes = std::io::Cursor::new(Vec::new());
         image::RgbImage::from_pixel(3, 2, image::Rgb([9, 8, 7])).write_to(&mut bytes, image::ImageFormat::Png).unwrap();
         bytes.into_inner()
     }
 
     /// A folder with pictures and one more file.
-    fn folder(pictures: &[&str], name: &str, content: &[u8]) -> (tempfile::TempDir, PathBuf) {
+    pub(super) fn folder(pictures: &[&str], name: &str, content: &[u8]) -> (tempfile::TempDir, PathBuf) {
         let root = tempfile::tempdir().unwrap();
         for name in pictures {
             std::fs::write(root.path().join(name), picture()).unwrap();
@@ -212,11 +247,11 @@ mod tests {
         (root, file)
     }
 
-    fn summary(data: &Dataset) -> Vec<(String, Vec<String>)> {
-        (0..data.train.len()).map(|id| (data.train.name(id), data.train.captions(id).to_vec())).collect()
+    pub(super) fn summary(split: &Split) -> Vec<(String, Vec<String>)> {
+        (0..split.len()).map(|id| (split.name(id), split.captions(id).to_vec())).collect()
     }
 
-    fn sample(name: &str, captions: &[&str]) -> (String, Vec<String>) {
+    pub(super) fn sample(name: &str, captions: &[&str]) -> (String, Vec<String>) {
         (name.to_owned(), captions.iter().map(|caption| (*caption).to_owned()).collect())
     }
 
@@ -234,31 +269,54 @@ mod tests {
         ] {
             let (_root, file) = folder(&["a.png", "b.png"], name, text.as_bytes());
             let data = open(&file, None, false).unwrap();
-            assert_eq!(summary(&data), want, "{name}: {text}");
+            assert_eq!(summary(&data.train), want, "{name}: {text}");
             assert_eq!(data.train.image(0).unwrap().width, 3);
         }
     }
 
     #[test]
     fn what_cannot_be_used_is_named_by_line_and_left_out_when_asked() {
-        let cases: [(&str, &[u8], &str, usize); 6] = [
-            ("p.tsv", b"a.png\tgood\nno.png\tlost\n", "p.tsv:2: image no.png is missing", 1),
+        let cases: [(&str, &[u8], &str, usize); 12] = [
+            ("p.tsv", b"a.png\tgood\nno.png\tlost\nno.png\ttwice\n", "p.tsv:2: image no.png is missing", 2),
             ("p.tsv", b"a.png\tgood\na.png\t  \n", "p.tsv:2: the caption is empty", 1),
             ("p.tsv", b"a.png\tgood\na.png\t\xFF\xFE\n", "p.tsv:2: not valid UTF-8", 1),
+            ("p.tsv", b"a.png\tgood\n\n a.png\tgood \n", "p.tsv:3: \"a.png\\tgood\" is already in line 1", 1),
             ("p.csv", b"image,caption\na.png,good\na.png\n", "p.csv:3: 1 columns where 2 are needed", 1),
+            ("p.csv", b"\r\nimage,caption\r\n\r\n\r\na.png,good\r\na.png,\r\n", "p.csv:6: the caption", 1),
+            ("p.csv", b"image,caption\na.png,\"\ngood\"\n\na.png,\n", "p.csv:5: the caption is empty", 1),
             ("p.jsonl", b"{\"image\":\"a.png\",\"caption\":\"good\"}\n{oops\n[1]\n", "p.jsonl:2: not JSON", 2),
+            (
+                "p.jsonl",
+                b"{\"image\":\"a.png\",\"caption\":\"good\"}\n{\"image\":\"a.png\",\"caption\":[]}\n",
+                "p.jsonl:2: the caption is empty",
+                1,
+            ),
+            (
+                "p.jsonl",
+                b"{\"image\":\"a.png\",\"caption\":[\"good\",\"good\"]}\n",
+                "p.jsonl:1: \"a.png\\tgood\" is already in line 1",
+                1,
+            ),
+            (
+                "p.jsonl",
+                b"{\"image\":\"a.png\",\"caption\":\"good\"}\n{\"image\":\"a.png\",\"caption\":\"\xFF\"}\n",
+                "p.jsonl:2: not valid UTF-8",
+                1,
+            ),
             ("x.token.txt", b"a.png#0\tgood\na.png no tab\nb.jpg.1#0\tstray\n", "x.token.txt:2: expected image", 2),
         ];
-        for (name, content, words, count) in cases {
+        // Each has one good caption.
+        for (name, content, words, bad) in cases {
             let (_root, file) = folder(&["a.png"], name, content);
             let error = open(&file, None, false).err().unwrap().to_string();
             assert!(error.contains(words) && error.contains("skip_bad"), "{name}: {error}");
+            assert!(error.starts_with(&format!("{bad} of {} captions", bad + 1)), "{name}: {error}");
             let data = open(&file, None, true).unwrap();
-            assert_eq!(summary(&data), [sample("a.png", &["good"])], "{name}");
-            assert_eq!(data.problems.len(), count, "{:?}", data.problems);
+            assert_eq!(summary(&data.train), [sample("a.png", &["good"])], "{name}");
+            assert_eq!(data.problems.len(), bad, "{:?}", data.problems);
         }
         for (name, content, words) in [
-            ("p.csv", "a,b,c\n1,2,3\n", "name them `image` and `caption`"),
+            ("p.csv", "\r\na,b,c\r\n1,2,3\r\n", "p.csv:2: the columns are [\"a\", \"b\", \"c\"]: name them `image`"),
             ("p.tsv", "", "holds no pairs"),
             ("p.md", "a.png", "is no pair file"),
             ("p.tsv", "no.png\tlost\n", "1 of 1 captions"),
@@ -270,6 +328,32 @@ mod tests {
         assert!(open(Path::new("no-such.tsv"), None, false).err().unwrap().to_string().contains("does not exist"));
     }
 
+    fn zip_pictures(path: &Path, files: &[(&str, zip::CompressionMethod)]) {
+        let mut zip = zip::ZipWriter::new(std::fs::File::create(path).unwrap());
+        for (name, method) in files {
+            zip.start_file(*name, zip::write::SimpleFileOptions::default().compression_method(*method)).unwrap();
+            zip.write_all(&picture()).unwrap();
+        }
+        zip.finish().unwrap();
+    }
+
+    #[test]
+    fn a_folder_around_the_files_of_a_zip_need_not_be_named() {
+        let text = b"x.png\tone\nb/y.png\ttwo\ny.png\twhich\n";
+        let (root, file) = folder(&[], "p.tsv", text);
+        let archive = root.path().join("images.zip");
+        let files = ["all/x.png", "__MACOSX/all/x.png", "all/a/y.png", "all/b/y.png", "all/notes.txt"];
+        zip_pictures(&archive, &files.map(|name| (name, zip::CompressionMethod::Stored)));
+        let data = open(&file, Some(&archive), true).unwrap();
+        let want = [sample("images.zip/all/x.png", &["one"]), sample("images.zip/all/b/y.png", &["two"])];
+        assert_eq!(summary(&data.train), want);
+        let problem = "p.tsv:3: image y.png is in several folders of the zip: name the folder too";
+        assert!(data.problems.len() == 1 && data.problems[0].ends_with(problem), "{:?}", data.problems);
+
+        let names: Vec<_> = summary(&open_zip(&archive).unwrap()).into_iter().map(|(name, _)| name).collect();
+        assert_eq!(names, ["all/x.png", "all/a/y.png", "all/b/y.png"].map(|name| format!("images.zip/{name}")));
+    }
+
     #[test]
     fn flickr8k_has_splits_and_its_images_may_stay_in_a_zip() {
         let text = "x.png#0\tfirst .\nx.png#1\tsecond\ny.png#0\tthird\nz.png.1#0\tstray\n";
@@ -277,15 +361,11 @@ mod tests {
         std::fs::write(root.path().join("Flickr_8k.trainImages.txt"), "x.png\n").unwrap();
         std::fs::write(root.path().join("Flickr_8k.testImages.txt"), "y.png\n").unwrap();
         let archive = root.path().join("images.zip");
-        let mut zip = zip::ZipWriter::new(std::fs::File::create(&archive).unwrap());
-        for (name, method) in [("x.png", zip::CompressionMethod::Stored), ("y.png", zip::CompressionMethod::Deflated)] {
-            zip.start_file(name, zip::write::SimpleFileOptions::default().compression_method(method)).unwrap();
-            zip.write_all(&picture()).unwrap();
-        }
-        zip.finish().unwrap();
-        // The stray key is in neither list, so nothing is wrong.
+        let (stored, deflated) = (zip::CompressionMethod::Stored, zip::CompressionMethod::Deflated);
+        zip_pictures(&archive, &[("x.png", stored), ("y.png", deflated)]);
+        // The stray key is in neither list, so nothing is wrong but is left out.
         let data = open(&file, Some(&archive), false).unwrap();
-        assert_eq!(summary(&data), [sample("images.zip/x.png", &["first .", "second"])]);
+        assert_eq!(summary(&data.train), [sample("images.zip/x.png", &["first .", "second"])]);
         let test = data.test.unwrap();
         assert_eq!(test.captions(0), ["third"]);
         assert_eq!(test.image(0).unwrap(), data.train.image(0).unwrap(), "stored and deflated alike");
@@ -293,51 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn shards_give_their_samples_and_say_where_they_are_cut() {
-        let root = tempfile::tempdir().unwrap();
-        let path = root.path().join("0.tar");
-        let mut tar = tar::Builder::new(std::fs::File::create(&path).unwrap());
-        let mut add = |name: &str, bytes: &[u8]| {
-            let mut header = tar::Header::new_gnu();
-            header.set_size(bytes.len() as u64);
-            header.set_mode(0o644);
-            header.set_cksum();
-            tar.append_data(&mut header, name, bytes).unwrap();
-        };
-        add("d/1.png", &picture());
-        add("d/1.txt", b"one\nuno\n");
-        add("d/2.json", b"{\"caption\": \"two\"}");
-        add("d/2.png", &picture());
-        add("d/3.png", &picture());
-        add("d/4.txt", b"lonely");
-        tar.finish().unwrap();
-        drop(tar);
-        let data = open(root.path(), None, true).unwrap();
-        let problems = &data.problems;
-        assert_eq!(summary(&data), [sample("0.tar/d/1.png", &["one", "uno"]), sample("0.tar/d/2.png", &["two"])]);
-        assert_eq!(data.train.image(1).unwrap().height, 2);
-        assert!(
-            problems[0].ends_with("d/3 has no caption") && problems[1].ends_with("d/4 has no image"),
-            "{problems:?}"
-        );
-        let bytes = std::fs::read(&path).unwrap();
-        // Inside the second sample's image.
-        std::fs::write(&path, &bytes[..512 * 7 + 20]).unwrap();
-        let data = open(&path, None, true).unwrap();
-        let problems = &data.problems;
-        assert_eq!(data.train.len(), 1);
-        assert!(problems.iter().any(|problem| problem.contains("truncated")), "{problems:?}");
-    }
-
-    #[test]
-    fn classes_become_captions_and_emoji_are_two_drawings_of_one_list() {
-        let mut data = Dataset::open(&Default::default(), 0).unwrap();
-        caption_classes(&mut data, "This is a photo of [CLASS]").unwrap();
-        let id = (0..100).find(|&id| data.train.label(id) == Some(9)).unwrap();
-        assert_eq!(data.train.captions(id), ["This is a photo of ankle boot"]);
-
-        assert_eq!(fill_template("art of a {}", "t-shirt"), "art of a t-shirt");
-
+    fn emoji_are_two_drawings_of_one_list() {
         let emoji = open_emoji().unwrap();
         let test = emoji.test.unwrap();
         assert_eq!((emoji.train.len(), test.len()), (1860, 1860));

@@ -1,54 +1,51 @@
 //! Webdataset-style tar shards: files that share a name up to the first dot of their last part are one sample, an image
 //! with `.txt` (one caption on each line) or `.json` (`caption` or `text`).
 
-use super::{DataError, Dataset, Split, checked_caption};
+use super::{DataError, Split};
 use crate::data::archive::{ArchiveImages, Region};
 use crate::data::folder::is_image;
 use serde_json::Value;
+use std::collections::HashSet;
 use std::fs::File;
 use std::io::{BufReader, Read as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// The data, the problems met, and how many samples there were.
-pub(super) fn open(path: &Path) -> Result<(Dataset, Vec<String>, usize), DataError> {
+/// Tar files are made of blocks of this many bytes, and end with blocks of zeros.
+const BLOCK: u64 = 512;
+
+/// The samples, and a problem for each caption that cannot be used.
+pub(super) fn open(path: &Path) -> Result<(Split, Vec<String>), DataError> {
     let archives = if path.is_dir() { tars_in(path)? } else { vec![path.to_owned()] };
-    let (mut problems, mut total) = (Vec::new(), 0);
-    let (mut regions, mut captions) = (Vec::new(), Vec::new());
+    let (mut regions, mut captions, mut problems) = (Vec::new(), Vec::new(), Vec::new());
     for (archive, path) in archives.iter().enumerate() {
-        let mut sample = Sample::default();
-        let mut finish = |sample: &mut Sample| {
-            let Sample { key, image, texts } = std::mem::take(sample);
-            if key.is_empty() {
-                return;
-            }
-            total += 1;
-            let texts: Vec<String> = texts.iter().filter_map(|text| checked_caption(text).ok()).collect();
-            match image {
-                Some(_) if texts.is_empty() => problems.push(format!("{}: {key} has no caption", path.display())),
-                None => problems.push(format!("{}: {key} has no image", path.display())),
-                Some(image) => {
+        let mut keys = HashSet::new();
+        let finish = |sample: Sample| {
+            let Sample { key, image, texts, problem } = sample;
+            let problem = if !keys.insert(key.clone()) {
+                Some("comes again after other samples".to_owned())
+            } else if problem.is_some() {
+                problem
+            } else if image.is_none() {
+                Some("has no image".to_owned())
+            } else {
+                texts.is_empty().then(|| "has no caption".to_owned())
+            };
+            match (problem, image) {
+                (None, Some(image)) => {
                     regions.push(Region { archive, ..image });
                     captions.push(texts);
                 }
+                (problem, _) => {
+                    let problem = format!("{}: {key} {}", path.display(), problem.unwrap_or_default());
+                    problems.extend(std::iter::repeat_n(problem, texts.len().max(1)));
+                }
             }
         };
-        let cut = walk(path, &mut sample, &mut finish)?;
-        finish(&mut sample);
+        let cut = walk(path, finish)?;
         problems.extend(cut.map(|cause| format!("{}: {cause}", path.display())));
     }
-    let split = Split::new(Arc::new(ArchiveImages { archives, regions }), None).with_captions(captions);
-    let title = path.display().to_string();
-    let data = Dataset {
-        title,
-        train: split,
-        test: None,
-        classes: Vec::new(),
-        native_size: None,
-        is_grey: false,
-        problems: Vec::new(),
-    };
-    Ok((data, problems, total))
+    Ok((Split::new(Arc::new(ArchiveImages { archives, regions }), None).with_captions(captions), problems))
 }
 
 #[derive(Default)]
@@ -56,43 +53,84 @@ struct Sample {
     key: String,
     image: Option<Region>,
     texts: Vec<String>,
+    /// What is wrong with it, after its key.
+    problem: Option<String>,
+}
+
+impl Sample {
+    fn add_image(&mut self, image: Region) {
+        match &self.image {
+            Some(first) => self.problem = Some(format!("has two images, {} and {}", first.name, image.name)),
+            None => self.image = Some(image),
+        }
+    }
+
+    /// Captions from a `.txt` or `.json`. img2dataset writes the same one into both.
+    fn add_texts(&mut self, extension: &str, bytes: &[u8]) {
+        match texts(extension, bytes) {
+            Err(problem) => self.problem = Some(problem),
+            Ok(texts) => {
+                for text in texts.iter().map(|text| text.trim()).filter(|text| !text.is_empty()) {
+                    if !self.texts.iter().any(|other| other == text) {
+                        self.texts.push(text.to_owned());
+                    }
+                }
+            }
+        }
+    }
 }
 
 /// Goes through one shard; the cause if it ends too early.
-fn walk(path: &Path, sample: &mut Sample, finish: &mut impl FnMut(&mut Sample)) -> Result<Option<String>, DataError> {
-    let file = File::open(path).map_err(|source| DataError::Read { path: path.to_owned(), source })?;
-    let length = file.metadata().map_err(|source| DataError::Read { path: path.to_owned(), source })?.len();
+fn walk(path: &Path, mut finish: impl FnMut(Sample)) -> Result<Option<String>, DataError> {
+    let error = |source| DataError::Read { path: path.to_owned(), source };
+    let file = File::open(path).map_err(error)?;
+    let length = file.metadata().map_err(error)?.len();
     let mut tar = tar::Archive::new(BufReader::new(file));
-    let entries = tar.entries().map_err(|source| DataError::Read { path: path.to_owned(), source })?;
-    for entry in entries {
+    let mut sample: Option<Sample> = None;
+    let (mut end, mut last) = (0, "its beginning".to_owned());
+    let mut cut = None;
+    for entry in tar.entries().map_err(error)? {
         let mut entry = match entry {
             Ok(entry) => entry,
-            Err(error) => return Ok(Some(format!("the shard is damaged or truncated ({error})"))),
+            Err(error) => {
+                cut = Some(format!("the shard is damaged or truncated after {last} ({error}): fetch it again"));
+                break;
+            }
         };
-        if !entry.header().entry_type().is_file() {
-            continue;
-        }
         let (start, len) = (entry.raw_file_position(), entry.size());
         let name = String::from_utf8_lossy(&entry.path_bytes()).into_owned();
         if start + len > length {
-            return Ok(Some(format!("the shard is truncated inside {name}")));
+            cut = Some(format!("the shard is truncated inside {name}: fetch it again"));
+            break;
+        }
+        (end, last) = ((start + len).next_multiple_of(BLOCK), name.clone());
+        if !entry.header().entry_type().is_file() {
+            continue;
         }
         let (key, extension) = split_key(&name);
-        if key != sample.key {
-            finish(sample);
-            sample.key = key.to_owned();
+        if sample.as_ref().is_none_or(|sample| sample.key != key) {
+            let next = Sample { key: key.to_owned(), ..Default::default() };
+            if let Some(done) = sample.replace(next) {
+                finish(done);
+            }
         }
+        let Some(sample) = &mut sample else { continue };
         if is_image(Path::new(&name)) {
-            sample.image = Some(Region { name: name.clone(), archive: 0, start, len, is_deflated: false });
+            sample.add_image(Region { name, archive: 0, start, len, is_deflated: false });
         } else if matches!(extension, "txt" | "json") {
             let mut bytes = Vec::new();
-            if let Err(error) = entry.read_to_end(&mut bytes) {
-                return Ok(Some(format!("the shard is damaged inside {name} ({error})")));
-            }
-            sample.texts.extend(texts(extension, &bytes));
+            entry.read_to_end(&mut bytes).map_err(error)?;
+            sample.add_texts(extension, &bytes);
         }
     }
-    Ok(None)
+    if let Some(done) = sample {
+        finish(done);
+    }
+    // A shard that is cut between two files looks whole but for its end.
+    if cut.is_none() && length < end + BLOCK {
+        cut = Some(format!("the shard is truncated after {last}: fetch it again"));
+    }
+    Ok(cut)
 }
 
 /// `a/b.jpg` → (`a/b`, `jpg`)
@@ -104,17 +142,20 @@ fn split_key(name: &str) -> (&str, &str) {
     }
 }
 
-fn texts(extension: &str, bytes: &[u8]) -> Vec<String> {
+fn texts(extension: &str, bytes: &[u8]) -> Result<Vec<String>, String> {
+    let text = std::str::from_utf8(bytes).map_err(|_| format!("has a .{extension} that is not valid UTF-8"))?;
     if extension == "txt" {
-        return String::from_utf8_lossy(bytes).lines().map(str::to_owned).collect();
+        return Ok(text.lines().map(str::to_owned).collect());
     }
-    let object: Value = serde_json::from_slice(bytes).unwrap_or_default();
-    let captions = ["caption", "text"].iter().find_map(|key| object.get(key)).cloned().unwrap_or_default();
-    match captions {
-        Value::String(caption) => vec![caption],
-        Value::Array(all) => all.iter().filter_map(|caption| Some(caption.as_str()?.to_owned())).collect(),
-        _ => Vec::new(),
-    }
+    let object: Value =
+        serde_json::from_str(text).map_err(|error| format!("has a .json that is not JSON ({error})"))?;
+    let captions = match ["caption", "text"].iter().find_map(|key| object.get(key)) {
+        None | Some(Value::Null) => &[],
+        Some(Value::Array(all)) => all.as_slice(),
+        Some(one) => std::slice::from_ref(one),
+    };
+    let text = |caption: &Value| caption.as_str().map(str::to_owned);
+    captions.iter().map(text).collect::<Option<_>>().ok_or_else(|| "has a caption that is not a text".to_owned())
 }
 
 /// The `.tar` files of a folder, sorted.
@@ -132,4 +173,88 @@ fn tars_in(folder: &Path) -> Result<Vec<PathBuf>, DataError> {
         return Err(DataError::NoPairs(folder.display().to_string()));
     }
     Ok(tars)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::open;
+    use super::super::tests::{picture, sample, summary};
+    use std::path::Path;
+
+    type Files<'a> = &'a [(&'a str, &'a [u8])];
+
+    fn write_tar(path: &Path, files: Files) {
+        let mut tar = tar::Builder::new(std::fs::File::create(path).unwrap());
+        for (name, bytes) in files {
+            let mut header = tar::Header::new_gnu();
+            header.set_size(bytes.len() as u64);
+            header.set_mode(0o644);
+            header.set_cksum();
+            tar.append_data(&mut header, name, *bytes).unwrap();
+        }
+        tar.finish().unwrap();
+    }
+
+    #[test]
+    fn shards_give_their_samples_and_say_where_they_are_cut() {
+        let (root, picture) = (tempfile::tempdir().unwrap(), picture());
+        let path = root.path().join("0.tar");
+        let files: [(&str, &[u8]); 6] = [
+            ("d/1.png", &picture),
+            ("d/1.txt", b"one\nuno\n"),
+            ("d/2.json", b"{\"caption\": \"two\"}"),
+            ("d/2.png", &picture),
+            ("d/3.png", &picture),
+            ("d/4.txt", b"lonely"),
+        ];
+        write_tar(&path, &files);
+        let data = open(root.path(), None, true).unwrap();
+        let problems = &data.problems;
+        assert_eq!(summary(&data.train), [sample("0.tar/d/1.png", &["one", "uno"]), sample("0.tar/d/2.png", &["two"])]);
+        assert_eq!(data.train.image(1).unwrap().height, 2);
+        assert!(
+            problems[0].ends_with("d/3 has no caption") && problems[1].ends_with("d/4 has no image"),
+            "{problems:?}"
+        );
+        // Each file is a block of header and one of content: inside the second image, behind it, and behind everything.
+        let bytes = std::fs::read(&path).unwrap();
+        for (length, samples, words) in [
+            (512 * 7 + 20, 1, "0.tar: the shard is truncated inside d/2.png"),
+            (512 * 8, 2, "0.tar: the shard is truncated after d/2.png"),
+            (512 * 12, 2, "0.tar: the shard is truncated after d/4.txt"),
+            (0, 0, "0.tar: the shard is truncated after its beginning"),
+        ] {
+            std::fs::write(&path, &bytes[..length]).unwrap();
+            let (split, problems) = super::open(&path).unwrap();
+            assert_eq!(split.len(), samples, "{length} bytes");
+            assert!(problems.last().unwrap().contains(words), "{problems:?}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_used_is_named_by_shard_and_key() {
+        let (root, picture) = (tempfile::tempdir().unwrap(), picture());
+        let path = root.path().join("0.tar");
+        let good: [(&str, &[u8]); 3] =
+            [("1.png", &picture), ("1.txt", b"a cat\n"), ("1.json", b"{\"caption\": \" a cat\", \"width\": 3}")];
+        let cases: [(Files, &str); 6] = [
+            (&[("2.png", &picture), ("2.txt", b"caf\xE9")], "0.tar: 2 has a .txt that is not valid UTF-8"),
+            (&[("2.png", &picture), ("2.json", b"{\"caption\"")], "0.tar: 2 has a .json that is not JSON"),
+            (&[("2.png", &picture), ("2.json", b"{\"text\": 7}")], "0.tar: 2 has a caption that is not a text"),
+            (&[("2.png", &picture), ("2.jpg", &picture)], "0.tar: 2 has two images, 2.png and 2.jpg"),
+            (&[("2.png", &picture), ("2.json", b"{\"caption\": null}")], "0.tar: 2 has no caption"),
+            (&[("2.png", b""), ("1.txt", b"again")], "0.tar: 1 comes again after other samples"),
+        ];
+        for (files, words) in cases {
+            write_tar(&path, &[&good[..], files].concat());
+            let error = open(&path, None, false).err().unwrap().to_string();
+            let data = open(&path, None, true).unwrap();
+            assert_eq!(summary(&data.train), [sample("0.tar/1.png", &["a cat"])], "{words}");
+            assert!(data.problems.iter().any(|problem| problem.contains(words)), "{:?}", data.problems);
+            assert!(
+                error.contains(&format!("{} of {} captions", data.problems.len(), data.problems.len() + 1)),
+                "{error}"
+            );
+        }
+    }
 }
