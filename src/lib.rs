@@ -20,5 +20,7 @@ pub mod optim;
 pub mod report;
 pub mod state;
 pub mod storage;
+pub mod study;
 pub mod text;
+pub mod theory;
 pub mod train;

@@ -8,7 +8,7 @@ mod usage;
 pub use kernels::{KernelReport, LayerReport, measure_kernels};
 pub use loss::{LossReport, measure_loss};
 pub use step::{StepBench, StepReport, WARM_UP};
-pub use usage::{cpu_seconds, peak_rss_mb};
+pub use usage::{cpu_seconds, peak_rss_mb, processor};
 
 use std::time::Instant;
 

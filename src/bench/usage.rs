@@ -24,6 +24,13 @@ pub fn peak_rss_mb() -> Option<f64> {
     None
 }
 
+/// What the system calls the processor.
+pub fn processor() -> String {
+    let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let name = text.lines().find(|line| line.starts_with("model name")).and_then(|line| line.split_once(':'));
+    name.map_or(std::env::consts::ARCH.to_owned(), |(_, name)| name.trim().to_owned())
+}
+
 #[cfg(unix)]
 fn resource_usage() -> libc::rusage {
     // SAFETY: a zeroed rusage is a valid one, and getrusage fills it.

@@ -1,21 +1,18 @@
 //! `sogclr compare`: a race of methods under one budget.
 
+use super::cell::{Cell, Trained};
 use super::error::CliError;
-use super::eval::{linear_and_knn, load_encoder, open_run_data};
-use super::eval_pairs::{Encoders, held_out_pairs};
+use super::eval_pairs::held_out_pairs;
 use super::options::RunOptions;
 use super::pretrain::stop_on_ctrl_c;
 use crate::config::RunConfig;
-use crate::eval::{FrozenEncoder, labelled_splits};
+use crate::eval::labelled_splits;
 use crate::report::{Contender, IMAGE_MEASURES, Measure, PAIR_MEASURES, comparison_csv, comparison_markdown};
 use crate::storage::write_atomic;
-use crate::train::{Run, open_device, refuse_existing};
 use clap::Args;
-use serde_json::{Value, json};
+use serde_json::json;
 use std::path::PathBuf;
-use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::sync::atomic::Ordering;
 
 /// Race methods against each other on the same data, encoder, batch and epochs.
 ///
@@ -47,19 +44,6 @@ pub struct Compare {
     out: PathBuf,
 }
 
-/// One run of the race.
-struct Cell {
-    folder: PathBuf,
-    config: RunConfig,
-}
-
-/// How a run ended.
-enum Trained {
-    Finished,
-    Stopped,
-    Failed(String),
-}
-
 impl Compare {
     pub fn run(self) -> Result<(), CliError> {
         // Everything is checked before the first run begins.
@@ -79,15 +63,22 @@ impl Compare {
             for (seed, cell) in cells.iter().enumerate() {
                 eprintln!("[{}/{total}] {method}, seed {}", index * cells.len() + seed + 1, cell.config.seed);
                 match cell.train(&stop)? {
-                    Trained::Finished => cell.measure(&mut row)?,
+                    Trained::Finished => {
+                        row.add(&cell.result()?, measures(config));
+                        let cost = cell.cost();
+                        row.seconds.extend(cost["seconds"].as_f64());
+                        row.peak_rss_mb.extend(cost["peak_rss_mb"].as_f64());
+                    }
                     Trained::Failed(problem) => {
                         eprintln!("{problem}");
                         row.failures.push(problem);
                     }
                     Trained::Stopped => {}
                 }
-                if index == 0 {
-                    cell.measure_untrained(&mut untrained)?;
+                if index == 0
+                    && let Some(result) = cell.untrained_result()?
+                {
+                    untrained.add(&result, measures(config));
                 }
                 if stop.load(Ordering::Relaxed) {
                     println!("stopped; run the same command again to continue");
@@ -175,135 +166,6 @@ impl Compare {
     }
 }
 
-impl Cell {
-    /// Refuses a folder that holds something else, or a run with other settings.
-    fn check(&self) -> Result<(), CliError> {
-        if !self.folder.join("config.toml").exists() {
-            return Ok(refuse_existing(&self.folder)?);
-        }
-        if Run::read_config(&self.folder)? != self.config {
-            let folder = self.folder.display();
-            return Err(CliError::Input(format!("{folder} was run with other settings: choose another --out")));
-        }
-        Ok(())
-    }
-
-    fn is_trained(&self) -> bool {
-        Run::read_entry(&self.folder, "train").is_some()
-    }
-
-    /// Trains to the end in a process of its own, whose memory is the method's alone.
-    fn train(&self, stop: &AtomicBool) -> Result<Trained, CliError> {
-        if stop.load(Ordering::Relaxed) {
-            return Ok(Trained::Stopped);
-        }
-        if self.is_trained() {
-            return Ok(Trained::Finished);
-        }
-        let failed = |error: std::io::Error| CliError::Failed(format!("{}: {error}", self.folder.display()));
-        let mut command = Command::new(std::env::current_exe().map_err(failed)?);
-        let recipe = self.folder.with_extension("toml");
-        write_atomic(&recipe, self.config.to_toml().as_bytes())?;
-        if self.folder.join("config.toml").exists() && Run::open(&self.folder)?.latest().is_ok() {
-            command.arg("resume").arg(&self.folder);
-        } else {
-            if self.folder.exists() {
-                // Begun, and lost before its first checkpoint.
-                std::fs::remove_dir_all(&self.folder).map_err(failed)?;
-            }
-            command.arg("pretrain").arg("--config").arg(&recipe).arg("--out").arg(&self.folder);
-        }
-        command.args(["--threads", &rayon::current_num_threads().to_string()]).stdout(Stdio::null());
-        let status = wait(own_group(&mut command).spawn().map_err(failed)?, stop).map_err(failed)?;
-        if stop.load(Ordering::Relaxed) {
-            return Ok(Trained::Stopped);
-        }
-        std::fs::remove_file(recipe).map_err(failed)?;
-        Ok(if status.success() && self.is_trained() {
-            Trained::Finished
-        } else {
-            Trained::Failed(format!("{} did not finish ({status}), see its error above", self.folder.display()))
-        })
-    }
-
-    /// Adds this run's result and cost.
-    fn measure(&self, row: &mut Contender) -> Result<(), CliError> {
-        let device = open_device(self.config.train.device)?;
-        let result = self.remembered("compare", || match self.config.text {
-            Some(_) => Ok(Encoder::Pair(Encoders::load(&self.folder, &self.config, device)?)),
-            None => Ok(Encoder::Image(load_encoder(&self.folder, &self.config, device)?)),
-        })?;
-        let train = Run::read_entry(&self.folder, "train").unwrap_or_default();
-        row.add(&result, measures(&self.config));
-        row.seconds.extend(train["seconds"].as_f64());
-        row.peak_rss_mb.extend(train["peak_rss_mb"].as_f64());
-        Ok(())
-    }
-
-    /// Adds the result of the encoder that this run starts from.
-    fn measure_untrained(&self, row: &mut Contender) -> Result<(), CliError> {
-        if !self.is_trained() {
-            return Ok(());
-        }
-        let device = open_device(self.config.train.device)?;
-        let RunConfig { encoder, augment, seed, .. } = &self.config;
-        let result = self.remembered("compare_untrained", || match self.config.text {
-            Some(_) => Ok(Encoder::Pair(Encoders::untrained(&self.config, device)?)),
-            None => Ok(Encoder::Image(FrozenEncoder::untrained(encoder, *seed, augment, device))),
-        })?;
-        row.add(&result, measures(&self.config));
-        Ok(())
-    }
-
-    /// The result under `key` of the run's summary, measured if it is not there yet.
-    fn remembered(&self, key: &str, encoder: impl FnOnce() -> Result<Encoder, CliError>) -> Result<Value, CliError> {
-        if let Some(known) = Run::read_entry(&self.folder, key) {
-            return Ok(known);
-        }
-        let data = open_run_data(&self.folder, &self.config)?;
-        let result = match encoder()? {
-            Encoder::Image(encoder) => {
-                let (linear, knn) = linear_and_knn(&encoder, &data)?;
-                encoder.assert_frozen();
-                json!({ "linear": linear, "knn": knn })
-            }
-            Encoder::Pair(encoders) => json!(encoders.retrieval(&held_out_pairs(data)?)?),
-        };
-        Run::summarise(&self.folder, key, result.clone())?;
-        Ok(result)
-    }
-}
-
-/// What is measured.
-enum Encoder {
-    Image(FrozenEncoder),
-    Pair(Encoders),
-}
-
 fn measures(config: &RunConfig) -> &'static [Measure] {
     if config.text.is_some() { PAIR_MEASURES } else { IMAGE_MEASURES }
-}
-
-/// A terminal's Ctrl-C goes to a whole group; the run is told once, by us.
-fn own_group(command: &mut Command) -> &mut Command {
-    #[cfg(unix)]
-    std::os::unix::process::CommandExt::process_group(command, 0);
-    command
-}
-
-/// Waits for the run, and asks it to stop once `stop` is set.
-fn wait(mut child: Child, stop: &AtomicBool) -> std::io::Result<ExitStatus> {
-    let mut told = false;
-    loop {
-        if let Some(status) = child.try_wait()? {
-            return Ok(status);
-        }
-        if stop.load(Ordering::Relaxed) && !told {
-            told = true;
-            if cfg!(unix) {
-                Command::new("kill").args(["-INT", &child.id().to_string()]).status()?;
-            }
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    }
 }

@@ -2,11 +2,11 @@
 //! the embedded image–text pairs.
 
 use super::error::CliError;
-use super::eval::{linear_and_knn, load_encoder, open_run_data};
+use super::eval::{Measured, linear_and_knn, load_encoder, open_run_data};
 use super::eval_pairs::{Encoders, held_out_pairs, recall_cells};
 use super::pretrain::{Verbosity, prepare, refuse_existing, stop_on_ctrl_c, train};
 use crate::config::{Overrides, RunConfig};
-use crate::eval::{Accuracy, FrozenEncoder};
+use crate::eval::FrozenEncoder;
 use crate::report::{accuracy_cell, table};
 use crate::train::{Outcome, Run, open_device};
 use clap::Args;
@@ -52,16 +52,15 @@ impl Demo {
             let folder = out.join(method);
             let Some(run) = self.trained(method, &folder, &stop)? else { return Ok(()) };
             let encoder = load_encoder(&folder, &run.config, open_device(run.config.train.device)?)?;
-            let accuracies = linear_and_knn(&encoder, &open_run_data(&folder, &run.config)?)?;
+            let measured = linear_and_knn(&encoder, &open_run_data(&folder, &run.config)?)?;
             encoder.assert_frozen();
-            let summary = json!({ "linear": accuracies.0, "knn": accuracies.1 });
-            Run::summarise(&folder, "demo", summary)?;
-            rows.push(row(method, accuracies));
+            Run::summarise(&folder, "demo", json!(measured))?;
+            rows.push(row(method, &measured));
         }
         let (config, data) = RunConfig::resolve(&self.overrides("sogclr")?)?;
         let device = open_device(config.train.device)?;
         let untrained = FrozenEncoder::untrained(&config.encoder, config.seed, &config.augment, device);
-        rows.push(row("untrained", linear_and_knn(&untrained, &data)?));
+        rows.push(row("untrained", &linear_and_knn(&untrained, &data)?));
         println!(
             "\nFashion-MNIST subset, {} images, batch {}, {} epochs, seed {}, {:.0} s in all:\n",
             config.data.limit.unwrap_or_default(),
@@ -88,12 +87,15 @@ impl Demo {
             Run::summarise(&folder, "eval_retrieval", json!(result))?;
             let recalls = [recall_cells(&result.image_to_text), recall_cells(&result.text_to_image)].concat();
             rows.push([vec![method.to_owned()], recalls, vec![percent(result.mean_recall)]].concat());
-            budget = Some((run.config.train.batch, run.config.train.epochs, result));
+            let names: Vec<usize> = (0..test.len()).map(|id| test.captions(id).len()).collect();
+            budget = Some((run.config.train.batch, run.config.train.epochs, result, names));
         }
-        let Some((batch, epochs, result)) = budget else { return Ok(()) };
-        let chance = |k: usize, of: usize| percent(k as f64 / of as f64);
-        let chances = [result.captions, result.images].map(|of| [1, 5, 10].map(|k| chance(k, of)));
-        rows.push([vec!["chance".to_owned()], chances.concat(), vec![String::new()]].concat());
+        let Some((batch, epochs, result, names)) = budget else { return Ok(()) };
+        let name = |k| names.iter().map(|&own| chance(own, result.captions, k)).sum::<f64>() / names.len() as f64;
+        let chances = [[1, 5, 10].map(name), [1, 5, 10].map(|k| chance(1, result.images, k))].concat();
+        let mean = chances.iter().sum::<f64>() / 6.0;
+        let cells = chances.into_iter().chain([mean]).map(percent);
+        rows.push(std::iter::once("chance".to_owned()).chain(cells).collect());
         println!(
             "\nemoji: trained on {} pictures of one vendor, tested on {} of another, batch {batch}, {epochs} epochs, \
              seed {}, {:.0} s in all:\n",
@@ -134,8 +136,13 @@ fn percent(share: f64) -> String {
     format!("{:.1}", 100.0 * share)
 }
 
-fn row(name: &str, (linear, knn): (Accuracy, Accuracy)) -> Vec<String> {
-    vec![name.to_owned(), accuracy_cell(&linear), accuracy_cell(&knn)]
+/// Probability that one of `own` captions is among the first `k` of `all` in random order: 1 − C(all−own, k)/C(all, k).
+fn chance(own: usize, all: usize, k: usize) -> f64 {
+    1.0 - (0..k.min(all)).map(|j| all.saturating_sub(own + j) as f64 / (all - j) as f64).product::<f64>()
+}
+
+fn row(name: &str, measured: &Measured) -> Vec<String> {
+    vec![name.to_owned(), accuracy_cell(&measured.linear), accuracy_cell(&measured.knn)]
 }
 
 /// `out`, or `out-2`, `out-3`, … if it is taken: a demo never overwrites an earlier one.
@@ -143,4 +150,20 @@ fn free_folder(out: &Path) -> PathBuf {
     let numbered = |n: usize| PathBuf::from(format!("{}-{n}", out.display()));
     let candidates = std::iter::once(out.to_owned()).chain((2..).map(numbered));
     candidates.into_iter().find(|path| !path.exists()).expect("some number is free")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_image_with_more_names_finds_one_more_often() {
+        for (own, all, k) in [(1, 6, 1), (1, 6, 5), (2, 6, 1), (2, 6, 3), (5, 6, 2), (3, 3, 1), (1, 3, 5)] {
+            // Every choice of the first k places as bits; the first `own` captions are the image's.
+            let firsts: Vec<u32> = (0_u32..1 << all).filter(|set| set.count_ones() as usize == k.min(all)).collect();
+            let hits = firsts.iter().filter(|&set| set & ((1 << own) - 1) != 0).count();
+            let want = hits as f64 / firsts.len() as f64;
+            assert!((chance(own, all, k) - want).abs() < 1e-12, "{own} of {all} within {k}: {want}");
+        }
+    }
 }

@@ -13,6 +13,7 @@ use crate::storage::load_tensors;
 use crate::train::{Run, TrainError, open_device};
 use burn::tensor::Device;
 use clap::{Args, Subcommand, ValueEnum};
+use serde::Serialize;
 use serde_json::json;
 use std::path::{Path, PathBuf};
 
@@ -121,7 +122,7 @@ impl Eval {
                 }
                 evaluate(&verb.target, "eval_linear_fast", "linear, fast protocol", |encoder, train, test, classes| {
                     let (train, test) = features(encoder, train, test)?;
-                    Ok(linear_fast(train, test, classes))
+                    Ok(linear_fast(train, test, classes).0)
                 })
             }
             Self::Retrieval(verb) => verb.run(),
@@ -153,14 +154,25 @@ fn leave_out_bad_tests(data: &mut Dataset, config: &RunConfig) -> Result<(), Cli
     Ok(())
 }
 
+/// What an encoder of images reaches.
+#[derive(Serialize)]
+pub struct Measured {
+    /// By the fast protocol.
+    pub linear: Accuracy,
+    /// Of the same classifier on the images that it was fitted on.
+    pub linear_train: Accuracy,
+    pub knn: Accuracy,
+}
+
 /// Linear (fast protocol) and nearest-neighbour accuracy.
-pub fn linear_and_knn(encoder: &FrozenEncoder, data: &Dataset) -> Result<(Accuracy, Accuracy), CliError> {
+pub fn linear_and_knn(encoder: &FrozenEncoder, data: &Dataset) -> Result<Measured, CliError> {
     const NEIGHBOURS: usize = 20;
     let (train, test) = labelled_splits(data)?;
     let (train, test) = features(encoder, &train, &test)?;
     let classes = data.classes.len();
     let knn = knn_predict(&train, &test, classes, NEIGHBOURS);
-    Ok((linear_fast(train, test, classes), knn))
+    let (linear, linear_train) = linear_fast(train, test, classes);
+    Ok(Measured { linear, linear_train, knn })
 }
 
 /// Features of both splits with a progress bar.

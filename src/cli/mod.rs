@@ -2,6 +2,7 @@
 //! input is wrong).
 
 mod bench;
+mod cell;
 mod compare;
 mod config;
 mod demo;
@@ -12,8 +13,10 @@ mod loss;
 mod options;
 mod pretrain;
 mod progress;
+mod reproduce;
 mod resume;
 mod search;
+mod theory;
 
 use clap::{Parser, Subcommand};
 use error::CliError;
@@ -47,6 +50,10 @@ enum Verb {
     /// Show the resolved configuration, or the reference of all keys
     #[command(subcommand)]
     Config(config::ConfigVerb),
+    /// Measure the paper's theory on problems small enough to be exact
+    #[command(subcommand)]
+    Theory(theory::Theory),
+    Reproduce(reproduce::Reproduce),
     /// Measure how fast this machine trains: whole steps, layer by layer, or a loss alone
     #[command(subcommand)]
     Bench(bench::Bench),
@@ -81,6 +88,8 @@ fn run(cli: Cli) -> Result<(), CliError> {
         Verb::Compare(verb) => verb.run(),
         Verb::Loss(verb) => verb.run(),
         Verb::Config(verb) => verb.run(),
+        Verb::Theory(verb) => verb.run(),
+        Verb::Reproduce(verb) => verb.run(),
         Verb::Bench(verb) => verb.run(),
     }
 }

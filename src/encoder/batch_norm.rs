@@ -91,12 +91,18 @@ impl BatchNorm {
         let is_last = cpu::is_channels_last(&x.device());
         match pass {
             Pass::Eval if is_last => {
-                let scale = weight / (self.running_var.val() + EPSILON).sqrt();
-                let shift = bias - self.running_mean.val() * scale.clone();
+                let scale = weight / (value_for(&self.running_var, &x) + EPSILON).sqrt();
+                let shift = bias - value_for(&self.running_mean, &x) * scale.clone();
+                if x.is_autodiff() {
+                    // The kernel is for inference and has no gradient.
+                    let mut shape = [1; D];
+                    shape[D - 1] = scale.dims()[0];
+                    return activate(x * scale.reshape(shape) + shift.reshape(shape), residual, relu);
+                }
                 cpu::scale_shift(x, scale, shift, residual, relu)
             }
             Pass::Eval => {
-                let (mean, var) = (self.running_mean.val(), self.running_var.val());
+                let (mean, var) = (value_for(&self.running_mean, &x), value_for(&self.running_var, &x));
                 activate(module::batch_norm(x, weight, bias, mean, var, EPSILON), residual, relu)
             }
             Pass::Train(_) | Pass::Batch => {

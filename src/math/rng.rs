@@ -14,6 +14,7 @@ pub enum Purpose {
     LinearEval = 5,
     Keys = 6,
     Caption = 7,
+    Theory = 8,
 }
 
 /// A ChaCha8 stream whose 256-bit key is the identity of what it decides.

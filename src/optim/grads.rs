@@ -47,6 +47,12 @@ impl NamedGrads {
         self.0.remove(name)
     }
 
+    /// All values, in the order of names.
+    pub fn into_values(self) -> Vec<f64> {
+        let values = |grad: Tensor<1>| grad.into_data().try_to_vec::<f32>().expect("gradients are f32");
+        self.0.into_values().flat_map(values).map(f64::from).collect()
+    }
+
     /// Replaces every gradient, in the order of names.
     pub fn map(self, mut f: impl FnMut(Tensor<1>) -> Tensor<1>) -> Self {
         Self(self.0.into_iter().map(|(name, grad)| (name, f(grad))).collect())

@@ -1,14 +1,19 @@
 //! Results for people: tables and pictures.
 
 mod comparison;
+mod plot;
 mod sheet;
+mod study;
 
 pub use comparison::{
     Contender, IMAGE_MEASURES, Measure, PAIR_MEASURES, comparison_csv, comparison_markdown, mean_and_error,
 };
+pub use plot::{Chart, Dots, Series};
 pub use sheet::contact_sheet;
+pub use study::Results;
 
 use crate::eval::Accuracy;
+use comparison::percent;
 
 /// A Markdown table whose columns line up.
 pub fn table(header: &[&str], rows: &[Vec<String>]) -> String {

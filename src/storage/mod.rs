@@ -16,6 +16,8 @@ pub enum StorageError {
     Read { path: PathBuf, source: io::Error },
     #[error("{path} is not a usable safetensors file: {cause}")]
     Tensors { path: PathBuf, cause: String },
+    #[error("{path}: {cause}; remove it and run the same command again")]
+    Format { path: PathBuf, cause: String },
 }
 
 /// Replaces `path` by `bytes` in one step; a crash at any moment leaves the old file or the new one.

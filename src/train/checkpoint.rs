@@ -55,6 +55,13 @@ impl Checkpoint {
         Ok(save_tensors(path, &tensors, (KEY, &header))?)
     }
 
+    /// The image encoder alone, with torchvision's names.
+    pub fn encoder(&self) -> NamedTensors {
+        let encoder = self.model.iter();
+        let encoder = encoder.filter_map(|(name, tensor)| Some((name.strip_prefix("encoder.")?, tensor)));
+        encoder.map(|(name, tensor)| (name.to_owned(), tensor.clone())).collect()
+    }
+
     pub fn load(path: &Path) -> Result<Self, TrainError> {
         let misfit = |cause: String| TrainError::Checkpoint { path: path.to_owned(), cause };
         let (tensors, metadata) = load_tensors(path)?;

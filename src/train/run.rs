@@ -1,5 +1,5 @@
 //! The run folder: `config.toml`, `manifest.jsonl`, `metrics.jsonl`, `checkpoints/`, `encoder.safetensors`,
-//! `summary.json`, and `open_clip.json` for image–text pairs.
+//! `summary.json`, `open_clip.json` for image–text pairs, and `problems.txt` where something was left out.
 
 use super::{Checkpoint, TrainError};
 use crate::config::{Overrides, RunConfig};
@@ -97,14 +97,14 @@ impl Run {
         }
         // The encoder first: a crash between the two leaves a checkpoint from which it is written again.
         save_tensors(&self.folder.join("encoder.safetensors"), &self.exported(checkpoint), ("format", "pt"))?;
-        checkpoint.save(&self.checkpoint_path(checkpoint.step))?;
+        checkpoint.save(&checkpoint_path(&self.folder, checkpoint.step))?;
         let kept = |step: usize| {
             let every = self.config.train.keep_every.map(|epochs| epochs * steps_per_epoch);
             step > 0 && every.is_some_and(|every| step.is_multiple_of(every))
         };
-        let steps = self.checkpoint_steps();
+        let steps = checkpoint_steps(&self.folder);
         for &step in steps.iter().rev().skip(NEWEST).filter(|&&step| !kept(step)) {
-            let _ = std::fs::remove_file(self.checkpoint_path(step));
+            let _ = std::fs::remove_file(checkpoint_path(&self.folder, step));
         }
         Ok(())
     }
@@ -112,40 +112,39 @@ impl Run {
     /// The encoder alone with torchvision's names, or both encoders of image–text pairs with open_clip's.
     fn exported(&self, checkpoint: &Checkpoint) -> NamedTensors {
         let Some(temperature) = self.config.method.spec().pair_temperature() else {
-            let encoder = checkpoint.model.iter();
-            let encoder = encoder.filter_map(|(name, tensor)| Some((name.strip_prefix("encoder.")?, tensor)));
-            return encoder.map(|(name, tensor)| (name.to_owned(), tensor.clone())).collect();
+            return checkpoint.encoder();
         };
         let learned = |name: &str| Some(f64::from(*checkpoint.method_tensors.get(name)?.values.first()?));
         let log_scale = learned(LOG_SCALE).or_else(|| Some(-learned(GLOBAL_TAU)?.ln()));
         to_open_clip(&checkpoint.model, log_scale.unwrap_or(-temperature.ln()))
     }
 
+    /// The newest checkpoint of a run that is only looked at.
+    pub fn read_latest(folder: &Path) -> Result<Checkpoint, TrainError> {
+        let path = |step: usize| checkpoint_path(folder, step);
+        let newest = checkpoint_steps(folder).into_iter().rev().find_map(|step| Checkpoint::load(&path(step)).ok());
+        newest.ok_or_else(|| TrainError::NoCheckpoint(folder.to_owned()))
+    }
+
+    /// Every checkpoint of a run that is only looked at, in order.
+    pub fn read_all(folder: &Path) -> Result<Vec<Checkpoint>, TrainError> {
+        let steps = checkpoint_steps(folder);
+        if steps.is_empty() {
+            return Err(TrainError::NoCheckpoint(folder.to_owned()));
+        }
+        steps.into_iter().map(|step| Checkpoint::load(&checkpoint_path(folder, step))).collect()
+    }
+
     /// The newest checkpoint that can be read. If that is not the newest of all, also what is wrong with that one.
     pub fn latest(&self) -> Result<(Checkpoint, Option<TrainError>), TrainError> {
         let mut broken = None;
-        for step in self.checkpoint_steps().into_iter().rev() {
-            match Checkpoint::load(&self.checkpoint_path(step)) {
+        for step in checkpoint_steps(&self.folder).into_iter().rev() {
+            match Checkpoint::load(&checkpoint_path(&self.folder, step)) {
                 Ok(checkpoint) => return Ok((checkpoint, broken)),
                 Err(error) => broken = broken.or(Some(error)),
             }
         }
         Err(broken.unwrap_or_else(|| TrainError::NoCheckpoint(self.folder.clone())))
-    }
-
-    fn checkpoint_path(&self, step: usize) -> PathBuf {
-        self.folder.join("checkpoints").join(format!("step-{step:09}.safetensors"))
-    }
-
-    fn checkpoint_steps(&self) -> Vec<usize> {
-        let entries = self.folder.join("checkpoints").read_dir().into_iter().flatten().flatten();
-        let step = |entry: std::fs::DirEntry| {
-            let name = entry.file_name().into_string().ok()?;
-            name.strip_prefix("step-")?.strip_suffix(".safetensors")?.parse().ok()
-        };
-        let mut steps: Vec<usize> = entries.filter_map(step).collect();
-        steps.sort_unstable();
-        steps
     }
 
     /// One entry of `summary.json`; `train` is there once training has finished.
@@ -166,6 +165,22 @@ impl Run {
         let text = serde_json::to_string_pretty(&summary).expect("plain data") + "\n";
         write_atomic(&path, text.as_bytes())
     }
+}
+
+fn checkpoint_path(folder: &Path, step: usize) -> PathBuf {
+    folder.join("checkpoints").join(format!("step-{step:09}.safetensors"))
+}
+
+/// The steps that have a checkpoint, in order.
+fn checkpoint_steps(folder: &Path) -> Vec<usize> {
+    let entries = folder.join("checkpoints").read_dir().into_iter().flatten().flatten();
+    let step = |entry: std::fs::DirEntry| {
+        let name = entry.file_name().into_string().ok()?;
+        name.strip_prefix("step-")?.strip_suffix(".safetensors")?.parse().ok()
+    };
+    let mut steps: Vec<usize> = entries.filter_map(step).collect();
+    steps.sort_unstable();
+    steps
 }
 
 /// Fails if `folder` holds anything.

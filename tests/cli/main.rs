@@ -8,7 +8,9 @@ mod gpu;
 mod interrupted;
 mod loss_verb;
 mod pairs;
+mod reproduce;
 mod reproducible;
+mod theory;
 mod verbs;
 
 use assert_cmd::Command;

@@ -8,7 +8,7 @@ use sogclr::batch::{Batch, Crops};
 use sogclr::comm::Solo;
 use sogclr::encoder::{BufferUpdates, EncoderConfig, EncoderName, HeadConfig, Model, ModelConfig, Pass, ResNet, Stem};
 use sogclr::method::{MethodConfig, Parts, Setting};
-use sogclr::optim::{Optimizer, OptimizerConfig, Sgd};
+use sogclr::optim::{NamedGrads, Optimizer, OptimizerConfig, Sgd};
 use sogclr::state::SampleState;
 use sogclr::train::step;
 use std::collections::BTreeMap;
@@ -111,5 +111,34 @@ fn training_curves_coincide_on_every_path() {
         for (step, (ours, want)) in curve.iter().zip(&direct).enumerate() {
             assert!((ours - want).abs() < 2e-3, "{path:?} step {step}: {ours} vs {want}");
         }
+    }
+}
+
+/// The gradient of an inference pass, which the theory takes, on the kernels' path and on plain operations.
+#[test]
+fn an_inference_pass_has_its_gradient() {
+    let config = ModelConfig {
+        encoder: EncoderConfig { name: EncoderName::Resnet8, width: 0.5, stem: Stem::Cifar },
+        head: Some(HeadConfig { layers: 2, hidden: 16, output: 8, norm: true }),
+        text: None,
+        image_size: 8,
+    };
+    let mut all = Vec::new();
+    on_each_path(|_| {
+        let device = Device::flex().autodiff();
+        let model = Model::new(&config, 5, &device);
+        let h = model.forward(tensor("inference", [4, 3, 8, 8], &device), &mut Pass::Eval);
+        let plain = model.forward(tensor("inference", [4, 3, 8, 8], &device.clone().inner()), &mut Pass::Eval);
+        let plain: Vec<f32> = plain.into_data().try_to_vec().unwrap();
+        let apart = values(h.clone()).iter().zip(plain).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+        assert!(apart < 1e-5, "with and without a graph: {apart}");
+        let mut gradients = h.square().sum().backward();
+        all.push(NamedGrads::collect(&model, &mut gradients).into_values());
+    });
+    let size = all[0].iter().map(|g| g * g).sum::<f64>().sqrt();
+    assert!(size > 1e-3);
+    for other in &all[1..] {
+        let apart = all[0].iter().zip(other).map(|(a, b)| (a - b) * (a - b)).sum::<f64>().sqrt();
+        assert!(apart < 1e-4 * size, "{apart} of {size}");
     }
 }

@@ -1,0 +1,156 @@
+//! One run of a race or a study: trained in a process of its own, then measured, each at most once.
+
+use super::error::CliError;
+use super::eval::{linear_and_knn, load_encoder, open_run_data};
+use super::eval_pairs::{Encoders, held_out_pairs};
+use crate::config::RunConfig;
+use crate::eval::FrozenEncoder;
+use crate::storage::write_atomic;
+use crate::train::{Run, open_device, refuse_existing};
+use serde_json::{Value, json};
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// A run folder and the settings it has, or is to have.
+pub struct Cell {
+    pub folder: PathBuf,
+    pub config: RunConfig,
+}
+
+/// How a run ended.
+pub enum Trained {
+    Finished,
+    Stopped,
+    Failed(String),
+}
+
+impl Cell {
+    /// Refuses a folder that holds something else, or a run with other settings.
+    pub fn check(&self) -> Result<(), CliError> {
+        if !self.folder.join("config.toml").exists() {
+            return Ok(refuse_existing(&self.folder)?);
+        }
+        if Run::read_config(&self.folder)? != self.config {
+            let folder = self.folder.display();
+            return Err(CliError::Input(format!("{folder} was run with other settings: choose another --out")));
+        }
+        Ok(())
+    }
+
+    fn is_trained(&self) -> bool {
+        Run::read_entry(&self.folder, "train").is_some()
+    }
+
+    /// Trains to the end in a process of its own, whose memory is the method's alone.
+    pub fn train(&self, stop: &AtomicBool) -> Result<Trained, CliError> {
+        if stop.load(Ordering::Relaxed) {
+            return Ok(Trained::Stopped);
+        }
+        if self.is_trained() {
+            return Ok(Trained::Finished);
+        }
+        let failed = |error: std::io::Error| CliError::Failed(format!("{}: {error}", self.folder.display()));
+        let mut command = Command::new(std::env::current_exe().map_err(failed)?);
+        let recipe = self.folder.with_extension("toml");
+        write_atomic(&recipe, self.config.to_toml().as_bytes())?;
+        if self.folder.join("config.toml").exists() && Run::open(&self.folder)?.latest().is_ok() {
+            command.arg("resume").arg(&self.folder);
+        } else {
+            if self.folder.exists() {
+                // Begun, and lost before its first checkpoint.
+                std::fs::remove_dir_all(&self.folder).map_err(failed)?;
+            }
+            command.arg("pretrain").arg("--config").arg(&recipe).arg("--out").arg(&self.folder);
+        }
+        command.args(["--threads", &rayon::current_num_threads().to_string()]).stdout(Stdio::null());
+        let status = wait(own_group(&mut command).spawn().map_err(failed)?, stop).map_err(failed)?;
+        if stop.load(Ordering::Relaxed) {
+            return Ok(Trained::Stopped);
+        }
+        std::fs::remove_file(recipe).map_err(failed)?;
+        Ok(if status.success() && self.is_trained() {
+            Trained::Finished
+        } else {
+            Trained::Failed(format!("{} did not finish ({status}), see its error above", self.folder.display()))
+        })
+    }
+
+    /// What the trained encoder reaches.
+    pub fn result(&self) -> Result<Value, CliError> {
+        let device = open_device(self.config.train.device)?;
+        self.remembered("compare", || match self.config.text {
+            Some(_) => Ok(Encoder::Pair(Encoders::load(&self.folder, &self.config, device)?)),
+            None => Ok(Encoder::Image(load_encoder(&self.folder, &self.config, device)?)),
+        })
+    }
+
+    /// What the encoder reaches that this run starts from; `None` if it is not trained.
+    pub fn untrained_result(&self) -> Result<Option<Value>, CliError> {
+        if !self.is_trained() {
+            return Ok(None);
+        }
+        let device = open_device(self.config.train.device)?;
+        let RunConfig { encoder, augment, seed, .. } = &self.config;
+        let result = self.remembered("compare_untrained", || match self.config.text {
+            Some(_) => Ok(Encoder::Pair(Encoders::untrained(&self.config, device)?)),
+            None => Ok(Encoder::Image(FrozenEncoder::untrained(encoder, *seed, augment, device))),
+        })?;
+        Ok(Some(result))
+    }
+
+    /// What training took: `seconds`, `peak_rss_mb` and more.
+    pub fn cost(&self) -> Value {
+        Run::read_entry(&self.folder, "train").unwrap_or_default()
+    }
+
+    /// The result under `key` of the run's summary, measured if it is not there yet.
+    fn remembered(&self, key: &str, encoder: impl FnOnce() -> Result<Encoder, CliError>) -> Result<Value, CliError> {
+        if let Some(known) = Run::read_entry(&self.folder, key) {
+            return Ok(known);
+        }
+        let data = open_run_data(&self.folder, &self.config)?;
+        let result = match encoder()? {
+            Encoder::Image(encoder) => {
+                let measured = linear_and_knn(&encoder, &data)?;
+                encoder.assert_frozen();
+                json!(measured)
+            }
+            Encoder::Pair(encoders) => json!(encoders.retrieval(&held_out_pairs(data)?)?),
+        };
+        Run::summarise(&self.folder, key, result.clone())?;
+        Ok(result)
+    }
+}
+
+/// What is measured.
+#[expect(clippy::large_enum_variant, reason = "there is one at a time")]
+enum Encoder {
+    Image(FrozenEncoder),
+    Pair(Encoders),
+}
+
+/// A terminal's Ctrl-C goes to a whole group; the run is told once, by us.
+fn own_group(command: &mut Command) -> &mut Command {
+    #[cfg(unix)]
+    std::os::unix::process::CommandExt::process_group(command, 0);
+    command
+}
+
+/// Waits for the run, and asks it to stop once `stop` is set.
+fn wait(mut child: Child, stop: &AtomicBool) -> std::io::Result<ExitStatus> {
+    let mut told = false;
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(status);
+        }
+        if stop.load(Ordering::Relaxed) && !told {
+            told = true;
+            if cfg!(unix) {
+                Command::new("kill").args(["-INT", &child.id().to_string()]).status()?;
+            }
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}

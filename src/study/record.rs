@@ -1,0 +1,122 @@
+//! One finished run of a study as a small file, so that studies grow over days and share runs.
+
+use crate::config::{Overrides, RunConfig};
+use crate::storage::{StorageError, read, write_atomic};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+
+/// Linear accuracy after some epochs.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct CurvePoint {
+    pub epoch: f64,
+    pub test: f64,
+    pub train: f64,
+}
+
+/// What a run was and what it reached.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Record {
+    /// The whole configuration, without paths.
+    pub config: Value,
+    pub data: String,
+    pub images: usize,
+    pub result: Value,
+    /// Along training, where checkpoints were kept.
+    pub curve: Vec<CurvePoint>,
+    pub seconds: f64,
+    pub peak_rss_mb: Option<f64>,
+    pub threads: usize,
+    pub processor: String,
+}
+
+impl Record {
+    /// Names a run by its settings: method, batch, seed and a hash of everything.
+    pub fn key(settings: &Overrides) -> String {
+        let at = |section: &str, key: &str| {
+            let value = settings.0.get(section).and_then(|table| table.get(key));
+            value.map(|value| value.to_string().trim_matches('"').to_owned())
+        };
+        let text = serde_json::to_string(&settings.0).expect("plain data");
+        let hash = blake3::hash(text.as_bytes()).to_hex();
+        let seed = settings.0.get("seed").and_then(toml::Value::as_integer).unwrap_or_default();
+        let method = at("method", "kind").unwrap_or_else(|| "sogclr".into());
+        let batch = at("train", "batch").unwrap_or_default();
+        format!("{method}-b{batch}-seed{seed}-{}", &hash[..12])
+    }
+
+    /// `config` as a record keeps it: paths belong to a machine.
+    pub fn portable(config: &RunConfig) -> Value {
+        let mut config = config.clone();
+        let data = &mut config.data;
+        let paths = [&mut data.path, &mut data.test, &mut data.classes, &mut data.class_names, &mut data.pairs];
+        for path in paths.into_iter().chain([&mut data.images]) {
+            *path = None;
+        }
+        config.train.init = None;
+        serde_json::to_value(config).expect("plain data")
+    }
+
+    fn path(folder: &Path, key: &str) -> PathBuf {
+        folder.join(format!("{key}.json"))
+    }
+
+    /// The record of that key; `None` if there is none.
+    pub fn load(folder: &Path, key: &str) -> Result<Option<Self>, StorageError> {
+        let path = Self::path(folder, key);
+        if !path.exists() {
+            return Ok(None);
+        }
+        let record = serde_json::from_slice(&read(&path)?);
+        record.map(Some).map_err(|error| StorageError::Format { path, cause: format!("not a record: {error}") })
+    }
+
+    pub fn save(&self, folder: &Path, key: &str) -> Result<(), StorageError> {
+        let text = serde_json::to_string_pretty(self).expect("plain data") + "\n";
+        write_atomic(&Self::path(folder, key), text.as_bytes())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settings(text: &str) -> Overrides {
+        Overrides(text.parse().unwrap())
+    }
+
+    #[test]
+    fn a_key_depends_on_every_setting_and_not_on_their_order() {
+        let one = Record::key(&settings("seed = 2\ntrain.batch = 32\nmethod.kind = \"dcl\"\nmethod.temperature = 0.1"));
+        let same =
+            Record::key(&settings("method.temperature = 0.1\nmethod.kind = \"dcl\"\ntrain.batch = 32\nseed = 2"));
+        let other =
+            Record::key(&settings("seed = 2\ntrain.batch = 32\nmethod.kind = \"dcl\"\nmethod.temperature = 0.2"));
+        assert_eq!(one, same);
+        assert_ne!(one, other);
+        assert!(one.starts_with("dcl-b32-seed2-"), "{one}");
+    }
+
+    #[test]
+    fn a_record_is_read_as_it_was_written() {
+        let folder = tempfile::tempdir().unwrap();
+        assert_eq!(Record::load(folder.path(), "none").unwrap(), None);
+        let record = Record {
+            config: serde_json::json!({ "seed": 1 }),
+            data: "toy".into(),
+            images: 3,
+            result: serde_json::json!({ "linear": { "top1": 0.5 } }),
+            curve: vec![CurvePoint { epoch: 2.0, test: 0.1, train: 0.3 }],
+            seconds: 1.5,
+            peak_rss_mb: None,
+            threads: 2,
+            processor: "p".into(),
+        };
+        record.save(folder.path(), "one").unwrap();
+        assert_eq!(Record::load(folder.path(), "one").unwrap(), Some(record));
+        std::fs::write(folder.path().join("torn.json"), "{").unwrap();
+        let error = Record::load(folder.path(), "torn").unwrap_err().to_string();
+        assert!(error.contains("torn.json") && error.contains("not a record"), "{error}");
+    }
+}

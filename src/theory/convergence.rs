@@ -1,0 +1,225 @@
+//! ‖∇F(w_t)‖² along training with Algorithm 1's momentum form and the theorems' step sizes, on a problem small enough for
+//! many thousand steps: frozen features of every augmentation, whitened to a few directions φ, and a linear layer on top,
+//! h = φ·W, in f64.
+//!
+//! With T steps of batch B on n images: β = √(B/T), γ = √(n/T), η = c·min(β, γB/n), as the remarks below Theorems 2 and 4
+//! set them, and the same β and η for SimCLR's estimator (eqs. 11–12).
+
+use super::{Draw, Estimator, EstimatorKind, FiniteProblem, Version, global_objective, through_norm};
+use crate::loss::LossError;
+use crate::math::SampleRng;
+use ndarray::{Array2, Axis};
+use serde::Serialize;
+
+/// One run.
+#[derive(Clone, Copy, Debug)]
+pub struct Descent {
+    pub batch: usize,
+    pub steps: usize,
+    /// c
+    pub rate: f64,
+    pub temperature: f64,
+    pub seed: u64,
+}
+
+/// The exact objective and gradient at one step.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Point {
+    pub step: usize,
+    /// F of V1.
+    pub objective: f64,
+    /// ‖∇F‖² of V1 and V2.
+    pub gradient_v1: f64,
+    pub gradient_v2: f64,
+}
+
+/// What is trained.
+pub struct LinearProblem {
+    /// φ `[n·M, p]`, image after image: mean 0, covariance I.
+    features: Array2<f64>,
+    augmentations: usize,
+    /// W `[p, d]`
+    weights: Array2<f64>,
+    /// ‖W‖² at the start.
+    start: f64,
+}
+
+impl LinearProblem {
+    /// The `components` directions of largest variance, and weights to `dim` values as `seed` draws them.
+    pub fn new(features: &FiniteProblem, components: usize, dim: usize, seed: u64) -> Self {
+        let features_of = whitened(&features.embeddings.mapv(f64::from), components);
+        let mut rng = SampleRng::weights(seed, "theory.linear");
+        let scale = (1.0 / features_of.ncols() as f64).sqrt();
+        let weights = Array2::from_shape_fn((features_of.ncols(), dim), |_| scale * f64::from(rng.normal()));
+        let start = square(&weights);
+        Self { features: features_of, augmentations: features.augmentations, weights, start }
+    }
+
+    pub fn images(&self) -> usize {
+        self.features.nrows() / self.augmentations
+    }
+
+    /// F and ∂F/∂W.
+    fn exact(&self, tau: f64, version: Version) -> (f64, Array2<f64>) {
+        let h = self.features.dot(&self.weights);
+        let mut z = h.clone();
+        z.outer_iter_mut().for_each(|mut row| row /= row.dot(&row).sqrt());
+        let (value, dz) = global_objective(z.view(), self.augmentations, tau, version);
+        (value, self.features.t().dot(&through_norm(h.view(), dz.view())))
+    }
+
+    /// What the estimator gives for one batch: m `[p, d]`.
+    fn estimate(&self, draw: &Draw, running: &mut Estimator) -> Result<Array2<f64>, LossError> {
+        let of_view = draw.rows.each_ref().map(|rows| self.features.select(Axis(0), rows));
+        let dh = running.step(&draw.images, of_view.each_ref().map(|x| x.dot(&self.weights).mapv(|v| v as f32)))?;
+        let [first, second] = [0, 1].map(|view| of_view[view].t().dot(&dh[view].mapv(f64::from)));
+        Ok(first + second)
+    }
+}
+
+impl Descent {
+    /// β, γ and η for `images` images.
+    pub fn step_sizes(&self, images: usize) -> (f64, f64, f64) {
+        let (b, t, n) = (self.batch as f64, self.steps as f64, images as f64);
+        let (beta, gamma) = ((b / t).sqrt().min(1.0), (n / t).sqrt().min(1.0));
+        (beta, gamma, self.rate * beta.min(gamma * b / n))
+    }
+
+    /// Trains `problem` and looks at it `looks` times and at the end. `is_sogclr`: u with the theorem's γ, else eq. (6).
+    pub fn run(&self, problem: &mut LinearProblem, is_sogclr: bool, looks: usize) -> Result<Vec<Point>, LossError> {
+        let images = problem.images();
+        let (beta, gamma, eta) = self.step_sizes(images);
+        let kind = if is_sogclr { EstimatorKind::Sogclr { gamma, lagged: true } } else { EstimatorKind::Eq6 };
+        let (loss, scale) = kind.loss(self.temperature);
+        let mut running = Estimator::new(images, loss.as_ref(), scale);
+        let mut v = Array2::zeros(problem.weights.raw_dim());
+        let (mut points, mut step) = (Vec::new(), 0);
+        let every = self.steps.div_ceil(looks).max(1);
+        for pass in 0.. {
+            for draw in Draw::pass(images, problem.augmentations, self.batch, self.seed, pass) {
+                if step % every == 0 || step == self.steps {
+                    points.push(self.look(problem, step));
+                }
+                if step == self.steps {
+                    return Ok(points);
+                }
+                // v = (1−β)v + βm;  w = w − ηv   Algorithm 1, lines 9–10
+                let m = problem.estimate(&draw, &mut running)?;
+                v.zip_mut_with(&m, |v, m| *v = (1.0 - beta) * *v + beta * m);
+                problem.weights.scaled_add(-eta, &v);
+                // h is normalised, so F does not depend on the length of W; noise would let it grow and the steps shrink.
+                let length = (square(&problem.weights) / problem.start).sqrt();
+                problem.weights /= length;
+                step += 1;
+            }
+        }
+        unreachable!("passes do not end")
+    }
+
+    fn look(&self, problem: &LinearProblem, step: usize) -> Point {
+        let [(objective, first), (_, second)] =
+            [Version::V1, Version::V2].map(|version| problem.exact(self.temperature, version));
+        Point { step, objective, gradient_v1: square(&first), gradient_v2: square(&second) }
+    }
+}
+
+/// The directions of largest variance, each with mean 0 and variance 1; fewer where the variance ends.
+fn whitened(rows: &Array2<f64>, components: usize) -> Array2<f64> {
+    let centred = rows - &rows.mean_axis(Axis(0)).expect("there are images");
+    let covariance = centred.t().dot(&centred) / rows.nrows() as f64;
+    let dim = covariance.nrows();
+    let eigen = nalgebra::DMatrix::from_fn(dim, dim, |r, c| covariance[[r, c]]).symmetric_eigen();
+    let mut order: Vec<usize> = (0..dim).collect();
+    order.sort_by(|&a, &b| eigen.eigenvalues[b].total_cmp(&eigen.eigenvalues[a]));
+    let least = 1e-9 * eigen.eigenvalues[order[0]];
+    order.truncate(components);
+    order.retain(|&k| eigen.eigenvalues[k] > least);
+    let basis = Array2::from_shape_fn((dim, order.len()), |(r, c)| {
+        eigen.eigenvectors[(r, order[c])] / eigen.eigenvalues[order[c]].sqrt()
+    });
+    centred.dot(&basis)
+}
+
+fn square(matrix: &Array2<f64>) -> f64 {
+    matrix.iter().map(|v| v * v).sum()
+}
+
+/// The first step at which the mean of ‖∇F‖² (V2) so far is at most `level`: the theorems speak of a random step.
+pub fn steps_to(points: &[Point], level: f64) -> Option<usize> {
+    let mut sum = 0.0;
+    points.iter().enumerate().find_map(|(index, point)| {
+        sum += point.gradient_v2;
+        (sum / (index + 1) as f64 <= level).then_some(point.step)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::math::Matrix;
+
+    #[test]
+    fn step_sizes_are_the_remarks() {
+        let descent = Descent { batch: 16, steps: 1600, rate: 2.0, temperature: 0.1, seed: 0 };
+        let (beta, gamma, eta) = descent.step_sizes(64);
+        assert!((beta - 0.1).abs() < 1e-12 && (gamma - 0.2).abs() < 1e-12);
+        assert!((eta - 2.0 * 0.05).abs() < 1e-12, "γB/n is smaller than β");
+    }
+
+    #[test]
+    fn a_level_is_reached_by_the_mean_so_far() {
+        let point = |step, gradient_v2| Point { step, objective: 0.0, gradient_v1: 0.0, gradient_v2 };
+        let points = [point(0, 4.0), point(10, 2.0), point(20, 0.0)];
+        assert_eq!(steps_to(&points, 3.0), Some(10));
+        assert_eq!(steps_to(&points, 2.0), Some(20));
+        assert_eq!(steps_to(&points, 1.0), None);
+    }
+
+    fn problem() -> LinearProblem {
+        let embeddings = Matrix::from_shape_fn((16 * 2, 6), |(r, c)| {
+            ((r / 2 * 11 + c * 5) as f32 * 0.61).sin() * 2.0 + ((r * 7 + c * 3) as f32 * 0.37).cos() * 0.3
+        });
+        LinearProblem::new(&FiniteProblem { embeddings, augmentations: 2 }, 4, 3, 0)
+    }
+
+    #[test]
+    fn features_are_whitened() {
+        let features = problem().features;
+        assert_eq!(features.dim(), (32, 4));
+        let covariance = features.t().dot(&features) / 32.0;
+        for ((r, c), value) in covariance.indexed_iter() {
+            assert!((value - f64::from(u8::from(r == c))).abs() < 1e-9, "[{r}, {c}]: {value}");
+        }
+    }
+
+    #[test]
+    fn the_gradient_of_the_layer_is_a_finite_difference() {
+        let mut problem = problem();
+        for version in [Version::V1, Version::V2] {
+            let (_, grad) = problem.exact(0.5, version);
+            for at in [[0, 0], [3, 2], [2, 1]] {
+                let mut moved = |by: f64| {
+                    problem.weights[at] += by;
+                    let value = problem.exact(0.5, version).0;
+                    problem.weights[at] -= by;
+                    value
+                };
+                let slope = (moved(1e-5) - moved(-1e-5)) / 2e-5;
+                assert!((slope - grad[at]).abs() < 1e-7, "{version:?} {at:?}: {slope} vs {}", grad[at]);
+            }
+        }
+    }
+
+    /// Theorem 1 against Theorem 4: eq. (6) comes to rest away from a stationary point, SogCLR nearer to it.
+    #[test]
+    fn memory_comes_nearer_to_a_stationary_point() {
+        let descent = Descent { batch: 2, steps: 20_000, rate: 4.0, temperature: 0.5, seed: 1 };
+        let end = |is_sogclr: bool| {
+            let points = descent.run(&mut problem(), is_sogclr, 40).unwrap();
+            let tail = &points[points.len() - 10..];
+            tail.iter().map(|point| point.gradient_v2).sum::<f64>() / 10.0
+        };
+        let (without, with) = (end(false), end(true));
+        assert!(with < 0.5 * without, "{with} against {without}");
+    }
+}
