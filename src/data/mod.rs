@@ -51,7 +51,7 @@ pub struct DataConfig {
     /// Folder or zip file with the images of `pairs`; absent: beside the table.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub images: Option<PathBuf>,
-    /// Makes pairs of labelled images: a caption in which [CLASS] stands for the class.
+    /// Makes pairs of labelled images: a caption in which `[CLASS]` stands for the class.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub template: Option<String>,
     /// File with the names of the classes for `template`: one on each line, in the order of the classes (sorted folders, or

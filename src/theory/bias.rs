@@ -1,7 +1,7 @@
 //! How far the estimators of a batch are from the gradient of the global objective, at frozen weights.
 //!
-//! For each estimator m: the bias ‖E[m] − ∇F‖ against both versions of F, the variance E‖m − E[m]‖², and the cosine between
-//! E[m] and ∇F, in the space of all parameters. E[m] is estimated twice from independent batches; the product of the two
+//! For each estimator m: the bias ‖E(m) − ∇F‖ against both versions of F, the variance E‖m − E(m)‖², and the cosine between
+//! E(m) and ∇F, in the space of all parameters. E(m) is estimated twice from independent batches; the product of the two
 //! deviations has no bias from the noise that is left in each.
 
 use super::{Draw, Estimator, FiniteProblem, Probe, Version};
@@ -56,14 +56,14 @@ pub struct BiasRow {
     pub batch: usize,
     /// Passes over the data at frozen weights before anything is measured.
     pub settled: usize,
-    /// ‖E[m] − ∇F‖/‖∇F‖ against V1 and V2.
+    /// ‖E(m) − ∇F‖/‖∇F‖ against V1 and V2.
     pub bias_v1: f64,
     pub bias_v2: f64,
-    /// What the batches averaged over leave uncertain in E[m], relative to ‖∇F‖.
+    /// What the batches averaged over leave uncertain in E(m), relative to ‖∇F‖.
     pub noise: f64,
-    /// E‖m − E[m]‖²/‖∇F‖² (V1).
+    /// E‖m − E(m)‖²/‖∇F‖² (V1).
     pub variance: f64,
-    /// cos(E[m], ∇F) against V1 and V2.
+    /// cos(E(m), ∇F) against V1 and V2.
     pub cosine_v1: f64,
     pub cosine_v2: f64,
 }
@@ -73,7 +73,7 @@ pub struct BiasStudy<'a> {
     probe: &'a Probe,
     problem: FiniteProblem,
     pub tau: f64,
-    /// Passes over the data that E[m] is averaged over, twice.
+    /// Passes over the data that E(m) is averaged over, twice.
     pub passes: usize,
     /// Batches for the variance.
     pub variance_batches: usize,

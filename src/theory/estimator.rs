@@ -1,7 +1,7 @@
 //! What a loss estimates: the expectation of its gradient over batches of a finite problem, at frozen weights.
 //!
 //! Every estimator is a sum of c_{iA}·∂h_{iA}/∂w with coefficients c = ∂L/∂h that do not depend on w's dimension, so
-//! expectations are taken of c, `[n·M, d]`, and one backward pass through the network turns their mean into E[m].
+//! expectations are taken of c, `[n·M, d]`, and one backward pass through the network turns their mean into E(m).
 
 use crate::loss::{EmbeddingSets, Loss, LossError, LossInput, SetName};
 use crate::math::{Matrix, Purpose, SampleRng, UnitRows};
