@@ -84,14 +84,15 @@ impl Reproduce {
             let rows: Vec<&str> = study.rows.iter().map(|row| row.name.as_str()).collect();
             return Err(CliError::Input(format!("no row's name contains {only:?}; the rows are {}", rows.join("; "))));
         }
-        let is_missing = |run: &Wanted| run.record.is_none() && study.rows[run.row].name.contains(only);
+        let is_asked = |run: &Wanted| run.seed < self.seeds(&study) && study.rows[run.row].name.contains(only);
+        let is_missing = |run: &Wanted| run.record.is_none() && is_asked(run);
         let missing = wanted.iter().filter(|run| is_missing(run)).count();
         let source = self.source(&study)?;
         if let (None, true) = (&source, missing > 0) {
             return Err(CliError::Input(format!(
                 "{missing} of {} runs are not done, and there is no {CIFAR10} to run them on: fetch it with \
                  scripts/get-cifar10, or name DATA",
-                wanted.len()
+                wanted.iter().filter(|run| is_asked(run)).count()
             )));
         }
         let cells = match &source {
@@ -145,6 +146,10 @@ impl Reproduce {
         }
     }
 
+    fn seeds(&self, study: &Study) -> u64 {
+        self.seeds.unwrap_or(study.seeds)
+    }
+
     fn records(&self) -> PathBuf {
         self.out.join("cells")
     }
@@ -169,12 +174,12 @@ impl Reproduce {
 
     /// Every run of the study, the first seed of all cells before the second.
     fn wanted(&self, study: &Study) -> Result<Vec<Wanted>, CliError> {
-        let seeds = self.seeds.unwrap_or(study.seeds);
-        if seeds == 0 {
+        if self.seeds == Some(0) {
             return Err(CliError::Input("--seeds is 0: use at least 1".into()));
         }
         let mut wanted = Vec::new();
-        for seed in 0..seeds {
+        // Also what is known beyond the seeds that are asked for.
+        for seed in 0..self.seeds(study).max(study.seeds) {
             for (row, of_row) in study.rows.iter().enumerate() {
                 for (column, of_column) in study.columns.iter().enumerate() {
                     let settings = study.settings(of_row, of_column, seed);

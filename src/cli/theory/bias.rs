@@ -1,6 +1,6 @@
 //! `sogclr theory bias`.
 
-use super::{World, write_results};
+use super::{World, folder_name, write_results};
 use crate::cli::error::CliError;
 use crate::cli::progress::counter;
 use crate::report::{Chart, Series, table};
@@ -37,10 +37,10 @@ const VARIANCE_BATCHES: usize = 48;
 const SMALLEST_BATCH: usize = 8;
 /// Where SogCLR's memory is looked at more closely: the batch, γ, and passes at frozen weights.
 const CLOSE_BATCH: usize = 16;
-const GAMMAS: [f64; 5] = [0.9, 0.5, 0.2, 0.1, 0.05];
-const PASSES: [usize; 6] = [1, 3, 10, 30, 100, 300];
+const GAMMAS: [f64; 6] = [0.9, 0.5, 0.2, 0.1, 0.05, 0.02];
+const PASSES: [usize; 5] = [1, 3, 10, 30, 200];
 /// Enough passes for any of the γ to forget its start.
-const SETTLED: usize = 100;
+const SETTLED: usize = 200;
 
 impl Bias {
     pub fn run(self) -> Result<(), CliError> {
@@ -178,7 +178,7 @@ impl Bias {
         };
         let document = json!({
             "images": self.images, "augmentations": self.world.augmentations, "temperature": tau,
-            "passes": self.passes, "seed": self.world.seed, "run": self.world.run, "slope_eq6": slope, "rows": rows,
+            "passes": self.passes, "seed": self.world.seed, "run": self.world.run.as_deref().map(folder_name), "slope_eq6": slope, "rows": rows,
         });
         write_results(
             &self.out,

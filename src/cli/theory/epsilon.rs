@@ -1,6 +1,6 @@
 //! `sogclr theory epsilon`.
 
-use super::{World, make_folder, open, write_results};
+use super::{World, folder_name, make_folder, open, write_results};
 use crate::cli::error::CliError;
 use crate::cli::progress::counter;
 use crate::report::{Chart, Series, table};
@@ -101,7 +101,7 @@ impl Epsilon {
             }))
             .collect();
         let document = json!({
-            "run": self.run, "images": images, "augmentations": self.augmentations, "seed": self.seed,
+            "run": folder_name(&self.run), "images": images, "augmentations": self.augmentations, "seed": self.seed,
             "checkpoints": all.iter().map(|(step, values)| {
                 json!({ "step": step, "mean": values.iter().sum::<f64>() / values.len() as f64 })
             }).collect::<Vec<_>>(),

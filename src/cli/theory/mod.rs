@@ -172,6 +172,11 @@ fn calibrated(mut model: Model, pixels: &[f32], size: usize, device: &Device) ->
     model
 }
 
+/// The end of a path: results belong to no machine.
+fn folder_name(path: &Path) -> String {
+    path.file_name().map_or(String::new(), |name| name.to_string_lossy().into_owned())
+}
+
 fn make_folder(out: &Path) -> Result<(), CliError> {
     std::fs::create_dir_all(out)
         .map_err(|error| CliError::Input(format!("cannot write to {}: {error}; choose another --out", out.display())))
