@@ -116,7 +116,8 @@ impl Reproduce {
             begun += 1;
             let names = (&study.rows[run.row].name, &study.columns[run.column].name);
             eprintln!("[{begun}/{missing}] {}, {}, seed {}", names.0, names.1, run.seed);
-            let (cell, data) = cells[index].as_ref().expect("there is data for what is missing");
+            // There is data, and so a cell, for what is missing.
+            let (cell, data) = &cells[index];
             match train_and_measure(cell, data, &stop)? {
                 Ok(record) => {
                     record.save(&self.records(), &run.key)?;
@@ -219,7 +220,7 @@ impl Reproduce {
     }
 
     /// The runs with their data; refuses what cannot be run, and records of other settings or data.
-    fn check(&self, wanted: &[Wanted], source: &Overrides) -> Result<Vec<Option<(Cell, String)>>, CliError> {
+    fn check(&self, wanted: &[Wanted], source: &Overrides) -> Result<Vec<(Cell, String)>, CliError> {
         let mut cells = Vec::new();
         for run in wanted {
             let mut settings = run.settings.clone();
@@ -239,7 +240,7 @@ impl Reproduce {
             }
             let cell = Cell { folder: self.runs.join(&run.key), config };
             cell.check()?;
-            cells.push(Some((cell, title)));
+            cells.push((cell, title));
         }
         Ok(cells)
     }
@@ -267,10 +268,10 @@ impl Reproduce {
         &self,
         study: &Study,
         wanted: &[Wanted],
-        cells: &[Option<(Cell, String)>],
+        cells: &[(Cell, String)],
         stop: &AtomicBool,
     ) -> Result<(), CliError> {
-        let Some(Some((cell, _))) = cells.first() else { return Ok(()) };
+        let Some((cell, _)) = cells.first() else { return Ok(()) };
         if wanted.first().is_none_or(|run| run.record.is_none()) {
             return Ok(());
         }
