@@ -1,7 +1,7 @@
 //! `sogclr bench`: how fast this machine trains.
 
 use super::error::CliError;
-use super::progress::counter;
+use super::progress::Counter;
 use crate::bench::{StepBench, WARM_UP, measure_kernels, measure_loss};
 use crate::config::DeviceName;
 use crate::encoder::{EncoderConfig, EncoderName, HeadConfig, ModelConfig};
@@ -154,10 +154,10 @@ impl Step {
         };
         let device = open_device(self.work.device)?;
         let (batch, image_size) = (self.work.batch, self.work.image_size);
-        let bar = counter("steps", self.steps + WARM_UP);
+        let bar = Counter::new("steps", self.steps + WARM_UP);
         let bench = StepBench { model, batch, steps: self.steps, device };
         let report = bench.run(|| bar.inc(1)).map_err(|error| CliError::Failed(error.to_string()))?;
-        bar.finish_and_clear();
+        drop(bar);
         if self.work.json {
             let mut line = json!({
                 "encoder": self.work.encoder, "batch": batch, "image_size": image_size, "steps": self.steps,
@@ -195,9 +195,9 @@ impl Kernels {
         }
         open_device(self.work.device)?;
         let shapes = encoder.convolutions(self.work.image_size).len();
-        let bar = counter("layers", shapes);
+        let bar = Counter::new("layers", shapes);
         let report = measure_kernels(&encoder, 2 * self.work.batch, self.work.image_size, |_| bar.inc(1));
-        bar.finish_and_clear();
+        drop(bar);
         if self.work.json {
             println!("{}", serde_json::to_string(&report).expect("a report is plain data"));
             return Ok(());

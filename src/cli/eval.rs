@@ -2,7 +2,7 @@
 
 use super::error::CliError;
 use super::eval_pairs::{RetrievalVerb, ZeroShotVerb};
-use super::progress::counter;
+use super::progress::Counter;
 use crate::config::{DeviceName, RunConfig};
 use crate::data::{DataConfig, Dataset, Manifest, Split};
 use crate::eval::{
@@ -110,9 +110,9 @@ impl Eval {
                 protocol.epochs = verb.epochs.unwrap_or(protocol.epochs);
                 let key = "eval_linear_paper";
                 evaluate(&verb.target, key, "linear, paper's protocol", |encoder, train, test, classes| {
-                    let bar = counter("linear epochs", protocol.epochs);
+                    let bar = Counter::new("linear epochs", protocol.epochs);
                     let accuracy = linear_paper(encoder, train, test, classes, &protocol, |_, _| bar.inc(1));
-                    bar.finish_and_clear();
+                    drop(bar);
                     Ok(accuracy?)
                 })
             }
@@ -177,10 +177,10 @@ pub fn linear_and_knn(encoder: &FrozenEncoder, data: &Dataset) -> Result<Measure
 
 /// Features of both splits with a progress bar.
 pub fn features(encoder: &FrozenEncoder, train: &Split, test: &Split) -> Result<(Labelled, Labelled), CliError> {
-    let bar = counter("features", train.len() + test.len());
-    let train = encoder.extract(train, |count| bar.inc(count as u64))?;
-    let test = encoder.extract(test, |count| bar.inc(count as u64))?;
-    bar.finish_and_clear();
+    let bar = Counter::new("features", train.len() + test.len());
+    let train = encoder.extract(train, |count| bar.inc(count))?;
+    let test = encoder.extract(test, |count| bar.inc(count))?;
+    drop(bar);
     Ok((train, test))
 }
 

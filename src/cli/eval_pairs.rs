@@ -2,7 +2,7 @@
 
 use super::error::CliError;
 use super::eval::{Target, load_encoder};
-use super::progress::counter;
+use super::progress::Counter;
 use crate::config::{DeviceName, RunConfig};
 use crate::data::{Dataset, Manifest, Split, pairs};
 use crate::eval::{
@@ -90,9 +90,9 @@ impl Encoders {
 
     /// Unit-norm embeddings of a split's images.
     pub fn images(&self, split: &Split) -> Result<UnitRows, CliError> {
-        let bar = counter("images", split.len());
-        let features = self.image.extract(split, |count| bar.inc(count as u64))?.features;
-        bar.finish_and_clear();
+        let bar = Counter::new("images", split.len());
+        let features = self.image.extract(split, |count| bar.inc(count))?.features;
+        drop(bar);
         Ok(UnitRows::new(features))
     }
 
@@ -104,9 +104,9 @@ impl Encoders {
             texts.extend(split.captions(id).iter().map(String::as_str));
             owners.resize(texts.len(), id);
         }
-        let bar = counter("captions", texts.len());
-        let texts = self.text.embed(&texts, |count| bar.inc(count as u64))?;
-        bar.finish_and_clear();
+        let bar = Counter::new("captions", texts.len());
+        let texts = self.text.embed(&texts, |count| bar.inc(count))?;
+        drop(bar);
         self.image.assert_frozen();
         Ok(retrieve(images.matrix(), texts.matrix(), &owners))
     }
@@ -136,9 +136,9 @@ fn advise_flag(error: impl Into<CliError>) -> CliError {
 
 /// Checks every image of a split, and warns if the run in `folder` was trained on some of them.
 fn check_held_out(folder: &Path, split: &mut Split, skip_bad: bool) -> Result<(), CliError> {
-    let bar = counter("checking images", split.len());
+    let bar = Counter::new("checking images", split.len());
     let (images, bad) = Manifest::build(split, skip_bad, || bar.inc(1)).map_err(advise_flag)?;
-    bar.finish_and_clear();
+    drop(bar);
     if let Some(first) = bad.first() {
         eprintln!("left out {} unreadable images, first: {first}", bad.len());
     }
@@ -220,9 +220,9 @@ impl ZeroShotVerb {
         if !split.is_labelled() {
             return Err(EvalError::NoLabels(data.title).into());
         }
-        let bar = counter("prompts", names.len() * templates.len());
-        let classes = class_weights(&encoders.text, &names, &templates, |count| bar.inc(count as u64))?;
-        bar.finish_and_clear();
+        let bar = Counter::new("prompts", names.len() * templates.len());
+        let classes = class_weights(&encoders.text, &names, &templates, |count| bar.inc(count))?;
+        drop(bar);
         let images = encoders.images(&split)?;
         let labels: Vec<u32> = (0..split.len()).filter_map(|id| split.label(id)).collect();
         let accuracy = zero_shot(&images, &classes, &labels);

@@ -2,7 +2,7 @@
 
 use super::error::CliError;
 use super::options::RunOptions;
-use super::progress::{TrainProgress, counter, duration};
+use super::progress::{Counter, TrainProgress, duration};
 use crate::bench::peak_rss_mb;
 use crate::comm::Solo;
 use crate::config::{Overrides, RunConfig};
@@ -61,12 +61,12 @@ pub fn prepare(overrides: &Overrides, out: &Path, verbosity: Verbosity) -> Resul
         eprintln!("left out {} of the pairs, first: {first}", data.problems.len());
     }
     let mut split = data.train;
-    let bar = counter("checking images", split.len() + data.test.as_ref().map_or(0, Split::len));
+    let bar = Counter::new("checking images", split.len() + data.test.as_ref().map_or(0, Split::len));
     let (manifest, mut bad) = Manifest::build(&mut split, config.data.skip_bad, || bar.inc(1))?;
     if let Some(mut test) = data.test {
         bad.extend(Manifest::build(&mut test, config.data.skip_bad, || bar.inc(1))?.1);
     }
-    bar.finish_and_clear();
+    drop(bar);
     if let Some(first) = bad.first() {
         eprintln!("left out {} unreadable images, first: {first}", bad.len());
         if split.len() < config.train.batch {

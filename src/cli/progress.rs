@@ -3,21 +3,51 @@
 use crate::train::{StepReport, Verdict};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::IsTerminal;
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 /// Seconds between plain lines.
 const LINE_EVERY: Duration = Duration::from_secs(10);
 
-/// A bar that counts to `total`, or one line without a terminal.
-pub fn counter(what: &'static str, total: usize) -> ProgressBar {
-    if !std::io::stderr().is_terminal() {
-        eprintln!("{what}: {total}");
+/// Counts what is done: a bar on a terminal, elsewhere a line now and then.
+pub struct Counter {
+    bar: ProgressBar,
+    what: &'static str,
+    /// When the last line was written; `None` on a terminal.
+    last_line: Option<Mutex<Instant>>,
+}
+
+impl Counter {
+    pub fn new(what: &'static str, total: usize) -> Self {
+        let bar = ProgressBar::with_draw_target(Some(total as u64), ProgressDrawTarget::stderr());
+        let style = ProgressStyle::with_template("{msg} [{bar:30}] {pos}/{len} {eta}").expect("a valid template");
+        bar.set_style(style.progress_chars("=> "));
+        bar.set_message(what);
+        let is_plain = !std::io::stderr().is_terminal();
+        if is_plain {
+            eprintln!("{what}: {total}");
+        }
+        Self { bar, what, last_line: is_plain.then(|| Mutex::new(Instant::now())) }
     }
-    let bar = ProgressBar::with_draw_target(Some(total as u64), ProgressDrawTarget::stderr());
-    let style = ProgressStyle::with_template("{msg} [{bar:30}] {pos}/{len} {eta}").expect("a valid template");
-    bar.set_style(style.progress_chars("=> "));
-    bar.set_message(what);
-    bar
+
+    pub fn inc(&self, count: usize) {
+        self.bar.inc(count as u64);
+        let Some(last_line) = &self.last_line else { return };
+        let mut last_line = last_line.lock().expect("no thread panics while it writes");
+        if last_line.elapsed() >= LINE_EVERY {
+            *last_line = Instant::now();
+            let (done, total) = (self.bar.position(), self.bar.length().unwrap_or_default());
+            let left = self.bar.elapsed().mul_f64(total.saturating_sub(done) as f64 / done as f64);
+            eprintln!("{} {done}/{total} · {} left", self.what, duration(left));
+        }
+    }
+}
+
+/// The bar is gone once the work is done.
+impl Drop for Counter {
+    fn drop(&mut self) {
+        self.bar.finish_and_clear();
+    }
 }
 
 /// Progress of training.

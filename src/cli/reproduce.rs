@@ -13,6 +13,7 @@ use crate::storage::write_atomic;
 use crate::study::{Budget, CurvePoint, Kind, Record, Show, Study};
 use crate::train::{Run, open_device};
 use clap::Args;
+use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 
@@ -47,7 +48,7 @@ pub struct Reproduce {
     /// What each run may cost
     #[arg(long, value_enum, default_value = "minutes")]
     budget: Budget,
-    /// Train only rows whose name contains TEXT; the table shows all that is known
+    /// Train only cells whose row and column, as in "SogCLR, batch 32, 10 epochs", contain TEXT; the table shows all that is known
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
     /// Seeds of each cell; the study's own number unless given
@@ -80,11 +81,12 @@ impl Reproduce {
         })?;
         let mut wanted = self.wanted(&study)?;
         let only = self.only.as_deref().unwrap_or_default();
-        if !study.rows.iter().any(|row| row.name.contains(only)) {
-            let rows: Vec<&str> = study.rows.iter().map(|row| row.name.as_str()).collect();
-            return Err(CliError::Input(format!("no row's name contains {only:?}; the rows are {}", rows.join("; "))));
+        let title = |run: &Wanted| format!("{}, {}", study.rows[run.row].name, study.columns[run.column].name);
+        if !wanted.iter().any(|run| title(run).contains(only)) {
+            let cells: Vec<String> = wanted.iter().filter(|run| run.seed == 0).map(title).collect();
+            return Err(CliError::Input(format!("no cell is called {only:?}; there are\n  {}", cells.join("\n  "))));
         }
-        let is_asked = |run: &Wanted| run.seed < self.seeds(&study) && study.rows[run.row].name.contains(only);
+        let is_asked = |run: &Wanted| run.seed < self.seeds(&study) && title(run).contains(only);
         let is_missing = |run: &Wanted| run.record.is_none() && is_asked(run);
         let missing = wanted.iter().filter(|run| is_missing(run)).count();
         let source = self.source(&study)?;
@@ -114,8 +116,7 @@ impl Reproduce {
                 continue;
             }
             begun += 1;
-            let names = (&study.rows[run.row].name, &study.columns[run.column].name);
-            eprintln!("[{begun}/{missing}] {}, {}, seed {}", names.0, names.1, run.seed);
+            eprintln!("[{begun}/{missing}] {}, seed {}", title(run), run.seed);
             // There is data, and so a cell, for what is missing.
             let (cell, data) = &cells[index];
             match train_and_measure(cell, data, &stop)? {
@@ -294,8 +295,8 @@ fn train_and_measure(cell: &Cell, data: &str, stop: &AtomicBool) -> Result<Resul
         config: Record::portable(&cell.config),
         data: data.to_owned(),
         images: cost["samples"].as_u64().unwrap_or_default() as usize,
+        curve: if cell.config.text.is_none() { curve(cell, &result)? } else { Vec::new() },
         result,
-        curve: if cell.config.text.is_none() { curve(cell)? } else { Vec::new() },
         seconds: cost["seconds"].as_f64().unwrap_or_default(),
         peak_rss_mb: cost["peak_rss_mb"].as_f64(),
         threads: rayon::current_num_threads(),
@@ -303,8 +304,8 @@ fn train_and_measure(cell: &Cell, data: &str, stop: &AtomicBool) -> Result<Resul
     }))
 }
 
-/// Linear accuracy of the untrained encoder and of every checkpoint that the run was told to keep.
-fn curve(cell: &Cell) -> Result<Vec<CurvePoint>, CliError> {
+/// Linear accuracy of the untrained encoder, of every checkpoint that the run was told to keep, and of its end: `result`.
+fn curve(cell: &Cell, result: &Value) -> Result<Vec<CurvePoint>, CliError> {
     let Some(every) = cell.config.train.keep_every else { return Ok(Vec::new()) };
     let RunConfig { encoder, augment, seed, train, .. } = &cell.config;
     let data = open_run_data(&cell.folder, &cell.config)?;
@@ -317,10 +318,12 @@ fn curve(cell: &Cell) -> Result<Vec<CurvePoint>, CliError> {
     let mut points = vec![measured(0, FrozenEncoder::untrained(encoder, *seed, augment, device.clone()))?];
     for checkpoint in Run::read_all(&cell.folder)? {
         let epoch = checkpoint.step / steps;
-        if checkpoint.step == epoch * steps && epoch > 0 && epoch.is_multiple_of(every) {
+        if checkpoint.step == epoch * steps && (1..train.epochs).contains(&epoch) && epoch.is_multiple_of(every) {
             let frozen = FrozenEncoder::load(encoder, &checkpoint.encoder(), augment, device.clone())?;
             points.push(measured(epoch, frozen)?);
         }
     }
+    let at = |name: &str| result[name]["top1"].as_f64().unwrap_or_default();
+    points.push(CurvePoint { epoch: train.epochs as f64, test: at("linear"), train: at("linear_train") });
     Ok(points)
 }

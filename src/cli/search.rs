@@ -2,7 +2,7 @@
 
 use super::error::CliError;
 use super::eval_pairs::Encoders;
-use super::progress::counter;
+use super::progress::Counter;
 use crate::config::DeviceName;
 use crate::data::{Manifest, open_images};
 use crate::math::map_rows;
@@ -48,9 +48,9 @@ impl Search {
             None => Run::open_data_of(&self.run, &config)?.train,
             Some(path) => {
                 let mut split = open_images(&path)?;
-                let bar = counter("checking images", split.len());
+                let bar = Counter::new("checking images", split.len());
                 let (_, bad) = Manifest::build(&mut split, true, || bar.inc(1))?;
-                bar.finish_and_clear();
+                drop(bar);
                 if let Some(first) = bad.first() {
                     eprintln!("left out {} unreadable images, first: {first}", bad.len());
                 }

@@ -71,6 +71,13 @@ pub(super) fn resolve(overrides: &Overrides) -> Result<(RunConfig, Dataset), Con
     if let Some(Value::Table(given)) = user.get_mut("method") {
         // `sogclr` is also the name of its form for pairs.
         given.insert("kind".into(), Value::String(method.name().into()));
+        // As FastCLIP has it: γ falls over half of the run.
+        if let Some(Value::Table(gamma)) = given.get_mut("gamma")
+            && gamma.get("kind").and_then(Value::as_str) == Some("cosine")
+        {
+            gamma.entry("min").or_insert(Value::Float(0.2));
+            gamma.entry("epochs").or_insert(Value::Integer((epochs / 2).max(1) as i64));
+        }
     }
     let usual = if data.is_grey {
         Preset::Grey

@@ -36,9 +36,9 @@ pub enum Gamma {
     },
     /// γ_e = min + (1 − min)·½(1 + cos(πe/epochs)), then `min`: the first epoch has no memory.
     Cosine {
-        /// γ at the end of the fall.
+        /// γ at the end of the fall; 0.2 unless given.
         min: f64,
-        /// Length of the fall; about half the run.
+        /// Length of the fall; half of the run unless given.
         epochs: usize,
     },
     /// SCENT's γ_i = 1/(1 + exp(−ln v_i − c)), v_i = u_i·exp(−s⁺_i/τ): samples whose negatives are close beside their

@@ -1,12 +1,13 @@
 //! How far the estimators of a batch are from the gradient of the global objective, at frozen weights.
 //!
 //! For each estimator m: the bias ‖E(m) − ∇F‖ against both versions of F, the variance E‖m − E(m)‖², and the cosine between
-//! E(m) and ∇F, in the space of all parameters. E(m) is estimated twice from independent batches; the product of the two
-//! deviations has no bias from the noise that is left in each.
+//! E(m) and ∇F, in the space of all parameters; E is over batches and over u. E(m) is estimated several times from independent
+//! batches; the products of two different deviations have no bias from the noise that is left in each.
 
 use super::{Draw, Estimator, FiniteProblem, Probe, Version};
 use crate::loss::{Dcl, Gamma, Loss, LossError, NtXent, SogClr, Variant};
 use ndarray::Array2;
+use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
 /// A mini-batch estimator of ∇F.
@@ -54,18 +55,38 @@ pub struct BiasRow {
     #[serde(flatten)]
     pub estimator: EstimatorKind,
     pub batch: usize,
-    /// Passes over the data at frozen weights before anything is measured.
-    pub settled: usize,
+    /// Passes over the data at frozen weights before m is looked at; `None` if the estimator has no memory or it has settled.
+    pub after: Option<usize>,
     /// ‖E(m) − ∇F‖/‖∇F‖ against V1 and V2.
-    pub bias_v1: f64,
-    pub bias_v2: f64,
-    /// What the batches averaged over leave uncertain in E(m), relative to ‖∇F‖.
-    pub noise: f64,
-    /// E‖m − E(m)‖²/‖∇F‖² (V1).
-    pub variance: f64,
+    pub bias_v1: Bias,
+    pub bias_v2: Bias,
     /// cos(E(m), ∇F) against V1 and V2.
     pub cosine_v1: f64,
     pub cosine_v2: f64,
+    /// What the batches averaged over leave uncertain in E(m), relative to ‖∇F‖ (V1).
+    pub noise: f64,
+    /// E‖m − E(m)‖²/‖∇F‖² (V1); `None` where it is not measured.
+    pub variance: Option<f64>,
+}
+
+/// A squared relative bias without the noise's own square, so it can come out below 0, and its standard error.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Bias {
+    pub squared: f64,
+    pub error: f64,
+}
+
+impl Bias {
+    /// The bias, and what stays uncertain about it; `None` if it cannot be told from 0.
+    pub fn resolved(&self) -> Option<(f64, f64)> {
+        let bias = self.squared.max(0.0).sqrt();
+        (self.squared > 2.0 * self.error).then(|| (bias, 0.5 * self.error / bias))
+    }
+
+    /// What it is not above, at two standard errors.
+    pub fn bound(&self) -> f64 {
+        (self.squared.max(0.0) + 2.0 * self.error).sqrt()
+    }
 }
 
 /// The settings of a study, and the exact gradients.
@@ -73,79 +94,160 @@ pub struct BiasStudy<'a> {
     probe: &'a Probe,
     problem: FiniteProblem,
     pub tau: f64,
-    /// Passes over the data that E(m) is averaged over, twice.
+    /// Passes over the data that each estimate of E(m) is averaged over.
     pub passes: usize,
-    /// Batches for the variance.
-    pub variance_batches: usize,
     pub seed: u64,
     exact: [Vec<f64>; 2],
 }
 
+/// Estimates of E(m) from independent batches and memories.
+const REPLICATES: usize = 6;
+/// How often each of them begins anew where the memory is looked at after a number of passes.
+const RESTARTS: usize = 8;
+/// Passes of settling, times γ: what is left of the start is e⁻⁵.
+const SETTLING: f64 = 5.0;
+/// Images of the batches that the variance is taken of, and how many batches that may be.
+const VARIANCE_IMAGES: usize = 4096;
+const VARIANCE_BATCHES: (usize, usize) = (32, 256);
+
 impl<'a> BiasStudy<'a> {
-    pub fn new(probe: &'a Probe, tau: f64, passes: usize, variance_batches: usize, seed: u64) -> Self {
+    pub fn new(probe: &'a Probe, tau: f64, passes: usize, seed: u64) -> Self {
         let exact = [Version::V1, Version::V2].map(|version| probe.exact(tau, version).1);
-        Self { probe, problem: probe.problem(), tau, passes, variance_batches, seed, exact }
+        Self { probe, problem: probe.problem(), tau, passes, seed, exact }
     }
 
-    /// Measures one estimator after `settled` passes of its state.
-    pub fn measure(&self, estimator: EstimatorKind, batch: usize, settled: usize) -> Result<BiasRow, LossError> {
-        let (loss, scale) = estimator.loss(self.tau);
-        let rows: Vec<usize> = (0..self.problem.embeddings.nrows()).collect();
-        let mut halves = Vec::new();
-        let mut variance = 0.0;
-        for half in 0..2 {
-            let seed = 2 * self.seed + half;
-            let mut running = Estimator::new(self.problem.images(), loss.as_ref(), scale);
-            // The state settles before anything is counted.
-            running.expectation(&self.problem, batch, seed, 0..settled)?;
-            let mean = running.expectation(&self.problem, batch, seed, settled..settled + self.passes)?;
-            halves.push(self.probe.pull_back(&rows, &mean));
-            if half == 1 {
-                let mean: Vec<f64> = halves[0].iter().zip(&halves[1]).map(|(a, b)| 0.5 * (a + b)).collect();
-                variance = self.variance(&mut running, batch, seed, &mean)?;
-            }
-        }
-        let [first, second] = &halves[..] else { unreachable!("two halves") };
-        let mean: Vec<f64> = first.iter().zip(second).map(|(a, b)| 0.5 * (a + b)).collect();
-        let size = norm(&self.exact[0]);
-        let bias = |exact: &[f64]| {
-            let product: f64 = exact.iter().zip(first.iter().zip(second)).map(|(f, (a, b))| (a - f) * (b - f)).sum();
-            product.max(0.0).sqrt() / norm(exact)
+    pub fn images(&self) -> usize {
+        self.problem.images()
+    }
+
+    /// ‖∇V1 − ∇V2‖/‖∇V1‖: what separates the two objectives here.
+    pub fn versions_apart(&self) -> f64 {
+        let [first, second] = &self.exact;
+        norm(&first.iter().zip(second).map(|(a, b)| a - b).collect::<Vec<_>>()) / norm(first)
+    }
+
+    /// Measures an estimator whose memory, if any, has settled.
+    pub fn settled(&self, estimator: EstimatorKind, batch: usize) -> Result<BiasRow, LossError> {
+        let passes = match estimator {
+            EstimatorKind::Sogclr { gamma, .. } => (SETTLING / gamma).ceil() as usize,
+            _ => 0,
         };
-        let cosine = |exact: &[f64]| dot(&mean, exact) / (norm(&mean) * norm(exact));
-        let apart: f64 = first.iter().zip(second).map(|(a, b)| (a - b) * (a - b)).sum();
-        Ok(BiasRow {
+        let means = self.means(estimator, batch, &[passes], self.passes, 1)?;
+        let mut row = self.row(estimator, batch, None, &means[0]);
+        row.variance = Some(self.variance(estimator, batch, passes)?);
+        Ok(row)
+    }
+
+    /// Measures an estimator in the pass that follows each of the given numbers of passes, which increase.
+    pub fn after(&self, estimator: EstimatorKind, batch: usize, passes: &[usize]) -> Result<Vec<BiasRow>, LossError> {
+        let means = self.means(estimator, batch, passes, 1, RESTARTS)?;
+        Ok(passes.iter().zip(&means).map(|(&after, means)| self.row(estimator, batch, Some(after), means)).collect())
+    }
+
+    /// For each of `looks`: estimates of E(m) over the `window` passes that follow it, one for each replicate.
+    fn means(
+        &self,
+        estimator: EstimatorKind,
+        batch: usize,
+        looks: &[usize],
+        window: usize,
+        restarts: usize,
+    ) -> Result<Vec<Vec<Vec<f64>>>, LossError> {
+        let replicate = |replicate: usize| -> Result<Vec<Array2<f64>>, LossError> {
+            let mut sums = vec![Array2::zeros(self.problem.embeddings.raw_dim()); looks.len()];
+            for restart in 0..restarts {
+                let (loss, scale) = estimator.loss(self.tau);
+                let mut running = Estimator::new(self.images(), loss.as_ref(), scale);
+                let seed = self.chain(replicate, restart);
+                let mut done = 0;
+                for (&look, sum) in looks.iter().zip(&mut sums) {
+                    running.expectation(&self.problem, batch, seed, done..look)?;
+                    done = look + window;
+                    *sum += &(running.expectation(&self.problem, batch, seed, look..done)? / restarts as f64);
+                }
+            }
+            Ok(sums)
+        };
+        let coefficients: Result<Vec<_>, _> = (0..REPLICATES).into_par_iter().map(replicate).collect();
+        let rows: Vec<usize> = (0..self.problem.embeddings.nrows()).collect();
+        let coefficients = coefficients?;
+        let of_look = |look: usize| coefficients.iter().map(|of| self.probe.pull_back(&rows, &of[look])).collect();
+        Ok((0..looks.len()).map(of_look).collect())
+    }
+
+    /// The seed of one memory's batches.
+    fn chain(&self, replicate: usize, restart: usize) -> u64 {
+        (self.seed * (REPLICATES as u64 + 1) + replicate as u64) * RESTARTS as u64 + restart as u64
+    }
+
+    fn row(&self, estimator: EstimatorKind, batch: usize, after: Option<usize>, means: &[Vec<f64>]) -> BiasRow {
+        let count = means.len() as f64;
+        let mut mean = vec![0.0; means[0].len()];
+        means.iter().for_each(|of| mean.iter_mut().zip(of).for_each(|(sum, m)| *sum += m / count));
+        let spread: f64 = means.iter().map(|of| square_distance(of, &mean)).sum();
+        let length = pair_mean(&gram(means, |m, _| m)).max(0.0).sqrt();
+        let cosine = |exact: &[f64]| dot(&mean, exact) / (length * norm(exact));
+        BiasRow {
             estimator,
             batch,
-            settled,
-            bias_v1: bias(&self.exact[0]),
-            bias_v2: bias(&self.exact[1]),
-            noise: 0.5 * apart.sqrt() / size,
-            variance: variance / (size * size),
+            after,
+            bias_v1: bias(means, &self.exact[0]),
+            bias_v2: bias(means, &self.exact[1]),
             cosine_v1: cosine(&self.exact[0]),
             cosine_v2: cosine(&self.exact[1]),
-        })
+            noise: (spread / (count * (count - 1.0))).sqrt() / norm(&self.exact[0]),
+            variance: None,
+        }
     }
 
-    /// E‖m − mean‖² over single batches.
-    fn variance(&self, running: &mut Estimator, batch: usize, seed: u64, mean: &[f64]) -> Result<f64, LossError> {
-        let (mut sum, mut count) = (0.0, 0);
-        for pass in 1_000_000.. {
-            for draw in Draw::pass(self.problem.images(), self.problem.augmentations, batch, seed, pass) {
-                if count == self.variance_batches {
-                    return Ok(sum / count as f64);
-                }
-                let [first, second] = running.step_on(&self.problem, &draw)?;
-                let rows = draw.rows.concat();
-                let dh: Array2<f64> =
-                    ndarray::concatenate![ndarray::Axis(0), first.mapv(f64::from), second.mapv(f64::from)];
-                let m = self.probe.pull_back(&rows, &dh);
-                sum += m.iter().zip(mean).map(|(m, mean)| (m - mean) * (m - mean)).sum::<f64>();
-                count += 1;
-            }
+    /// E‖m − E(m)‖²/‖∇F‖² over single batches, after `settled` passes.
+    fn variance(&self, estimator: EstimatorKind, batch: usize, settled: usize) -> Result<f64, LossError> {
+        let (loss, scale) = estimator.loss(self.tau);
+        let mut running = Estimator::new(self.images(), loss.as_ref(), scale);
+        let seed = self.chain(REPLICATES, 0);
+        running.expectation(&self.problem, batch, seed, 0..settled)?;
+        let count = (VARIANCE_IMAGES / batch).clamp(VARIANCE_BATCHES.0, VARIANCE_BATCHES.1);
+        let draws = (settled..)
+            .flat_map(|pass| Draw::pass(self.images(), self.problem.augmentations, batch, seed, pass))
+            .take(count);
+        let (mut sum, mut squares) = (vec![0.0; self.exact[0].len()], 0.0);
+        for draw in draws {
+            let [first, second] = running.step_on(&self.problem, &draw)?.map(|dh| dh.mapv(f64::from));
+            let dh = ndarray::concatenate![ndarray::Axis(0), first, second];
+            let m = self.probe.pull_back(&draw.rows.concat(), &dh);
+            squares += dot(&m, &m);
+            sum.iter_mut().zip(&m).for_each(|(sum, m)| *sum += m);
         }
-        unreachable!("passes do not end")
+        let count = count as f64;
+        Ok((squares - dot(&sum, &sum) / count) / (count - 1.0) / dot(&self.exact[0], &self.exact[0]))
     }
+}
+
+/// The squared bias of independent estimates of E(m): the mean of (m_r − ∇F)·(m_s − ∇F) over r ≠ s, relative to ‖∇F‖², with
+/// its jackknife error.
+fn bias(means: &[Vec<f64>], exact: &[f64]) -> Bias {
+    let gram = gram(means, |m, at| m - exact[at]) / dot(exact, exact);
+    let squared = pair_mean(&gram);
+    let count = means.len();
+    let without = |left_out: usize| {
+        let kept: Vec<usize> = (0..count).filter(|at| *at != left_out).collect();
+        pair_mean(&gram.select(ndarray::Axis(0), &kept).select(ndarray::Axis(1), &kept))
+    };
+    let apart: f64 = (0..count).map(|left_out| (without(left_out) - squared).powi(2)).sum();
+    Bias { squared, error: (apart * (count - 1) as f64 / count as f64).sqrt() }
+}
+
+/// All products of the vectors, each value taken through `of`.
+fn gram(vectors: &[Vec<f64>], of: impl Fn(f64, usize) -> f64) -> Array2<f64> {
+    Array2::from_shape_fn((vectors.len(), vectors.len()), |(r, s)| {
+        vectors[r].iter().zip(&vectors[s]).enumerate().map(|(at, (a, b))| of(*a, at) * of(*b, at)).sum()
+    })
+}
+
+/// The mean beside the diagonal.
+fn pair_mean(gram: &Array2<f64>) -> f64 {
+    let count = gram.nrows() as f64;
+    (gram.sum() - gram.diag().sum()) / (count * (count - 1.0))
 }
 
 fn dot(a: &[f64], b: &[f64]) -> f64 {
@@ -154,6 +256,17 @@ fn dot(a: &[f64], b: &[f64]) -> f64 {
 
 fn norm(a: &[f64]) -> f64 {
     dot(a, a).sqrt()
+}
+
+fn square_distance(a: &[f64], b: &[f64]) -> f64 {
+    a.iter().zip(b).map(|(a, b)| (a - b) * (a - b)).sum()
+}
+
+/// The batch whose normaliser is as certain as a settled u at γ and batch B, of n images drawn without replacement:
+/// 1/(B′−1) − 1/(n−1) = γ/(2−γ)·(1/(B−1) − 1/(n−1)). For n ≫ B that is B(2−γ)/γ.
+pub fn effective_batch(batch: usize, gamma: f64, images: usize) -> f64 {
+    let rest = 1.0 / (images as f64 - 1.0);
+    1.0 + 1.0 / (gamma / (2.0 - gamma) * (1.0 / (batch as f64 - 1.0) - rest) + rest)
 }
 
 /// The slope of ln y against ln x by least squares; `None` with fewer than two positive points.
@@ -169,4 +282,54 @@ pub fn log_slope(points: &[(f64, f64)]) -> Option<f64> {
     let covariance: f64 = logs.iter().map(|(x, y)| (x - mean_x) * (y - mean_y)).sum();
     let spread: f64 = logs.iter().map(|(x, _)| (x - mean_x) * (x - mean_x)).sum();
     (spread > 0.0).then(|| covariance / spread)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::math::SampleRng;
+
+    /// Estimates with a known bias and noise: the square of the noise does not count as bias, and no bias is no bias.
+    #[test]
+    fn noise_is_not_taken_for_bias() {
+        let exact: Vec<f64> = (0..500).map(|at| (at as f64 * 0.7).sin()).collect();
+        let mut rng = SampleRng::weights(3, "theory.bias.test");
+        let noise: Vec<Vec<f64>> = (0..8).map(|_| exact.iter().map(|_| f64::from(rng.normal())).collect()).collect();
+        let estimates = |factor: f64| -> Vec<Vec<f64>> {
+            let one = |noise: &Vec<f64>| exact.iter().zip(noise).map(|(f, e)| factor * f + 0.3 * e).collect();
+            noise.iter().map(one).collect()
+        };
+        let found = bias(&estimates(1.5), &exact);
+        assert!((found.squared - 0.25).abs() < 3.0 * found.error && found.error < 0.05, "{found:?}");
+        let (value, error) = found.resolved().unwrap();
+        assert!((value - 0.5).abs() < 3.0 * error, "{value} ± {error}");
+        let none = bias(&estimates(1.0), &exact);
+        assert!(none.squared.abs() < 3.0 * none.error, "{none:?}");
+        assert!(none.bound() < 0.2, "{none:?}");
+    }
+
+    #[test]
+    fn the_jackknife_error_is_how_far_estimates_spread() {
+        let exact = vec![1.0; 50];
+        let mut rng = SampleRng::weights(5, "theory.bias.test");
+        let found: Vec<Bias> = (0..200)
+            .map(|_| {
+                let mut one = || exact.iter().map(|f| 1.2 * f + 0.5 * f64::from(rng.normal())).collect();
+                bias(&(0..6).map(|_| one()).collect::<Vec<_>>(), &exact)
+            })
+            .collect();
+        let mean = found.iter().map(|b| b.squared).sum::<f64>() / 200.0;
+        let spread = (found.iter().map(|b| (b.squared - mean).powi(2)).sum::<f64>() / 199.0).sqrt();
+        let error = (found.iter().map(|b| b.error * b.error).sum::<f64>() / 200.0).sqrt();
+        assert!((mean - 0.04).abs() < 0.01, "{mean}");
+        assert!(error > 0.8 * spread && error < 1.5 * spread, "{error} against {spread}");
+    }
+
+    #[test]
+    fn memory_is_worth_a_larger_batch() {
+        assert!((effective_batch(16, 1.0, 1000) - 16.0).abs() < 1e-9, "no memory");
+        let large = effective_batch(16, 0.1, 1_000_000);
+        assert!((large / (15.0 * 19.0 + 1.0) - 1.0).abs() < 1e-3, "{large}");
+        assert!(effective_batch(16, 1e-6, 1000) < 1000.0, "never more than there are images");
+    }
 }

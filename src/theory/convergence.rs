@@ -1,9 +1,9 @@
 //! ‖∇F(w_t)‖² along training with Algorithm 1's momentum form and the theorems' step sizes, on a problem small enough for
 //! many thousand steps: frozen features of every augmentation, whitened to a few directions φ, and a linear layer on top,
-//! h = φ·W, in f64.
+//! h = φ·W. W and the exact gradients are in f64, the batch's gradient is that of training, in f32.
 //!
 //! With T steps of batch B on n images: β = √(B/T), γ = √(n/T), η = c·min(β, γB/n), as the remarks below Theorems 2 and 4
-//! set them, and the same β and η for SimCLR's estimator (eqs. 11–12).
+//! set them with c for 1/L, and the same β and η for SimCLR's estimators (eqs. 11–12).
 
 use super::{Draw, Estimator, EstimatorKind, FiniteProblem, Version, global_objective, through_norm};
 use crate::loss::LossError;
@@ -85,11 +85,10 @@ impl Descent {
         (beta, gamma, self.rate * beta.min(gamma * b / n))
     }
 
-    /// Trains `problem` and looks at it `looks` times and at the end. `is_sogclr`: u with the theorem's γ, else eq. (6).
-    pub fn run(&self, problem: &mut LinearProblem, is_sogclr: bool, looks: usize) -> Result<Vec<Point>, LossError> {
+    /// Trains `problem` by the gradients of `kind` and looks at it `looks` times and at the end.
+    pub fn run(&self, problem: &mut LinearProblem, kind: EstimatorKind, looks: usize) -> Result<Vec<Point>, LossError> {
         let images = problem.images();
-        let (beta, gamma, eta) = self.step_sizes(images);
-        let kind = if is_sogclr { EstimatorKind::Sogclr { gamma, lagged: true } } else { EstimatorKind::Eq6 };
+        let (beta, _, eta) = self.step_sizes(images);
         let (loss, scale) = kind.loss(self.temperature);
         let mut running = Estimator::new(images, loss.as_ref(), scale);
         let mut v = Array2::zeros(problem.weights.raw_dim());
@@ -144,13 +143,9 @@ fn square(matrix: &Array2<f64>) -> f64 {
     matrix.iter().map(|v| v * v).sum()
 }
 
-/// The first step at which the mean of ‖∇F‖² (V2) so far is at most `level`: the theorems speak of a random step.
-pub fn steps_to(points: &[Point], level: f64) -> Option<usize> {
-    let mut sum = 0.0;
-    points.iter().enumerate().find_map(|(index, point)| {
-        sum += point.gradient_v2;
-        (sum / (index + 1) as f64 <= level).then_some(point.step)
-    })
+/// The first look at which ‖∇F‖² (V2) is at most `level`.
+pub fn first_below(points: &[Point], level: f64) -> Option<usize> {
+    points.iter().find(|point| point.gradient_v2 <= level).map(|point| point.step)
 }
 
 #[cfg(test)]
@@ -167,12 +162,11 @@ mod tests {
     }
 
     #[test]
-    fn a_level_is_reached_by_the_mean_so_far() {
+    fn a_level_is_reached_where_the_curve_drops() {
         let point = |step, gradient_v2| Point { step, objective: 0.0, gradient_v1: 0.0, gradient_v2 };
-        let points = [point(0, 4.0), point(10, 2.0), point(20, 0.0)];
-        assert_eq!(steps_to(&points, 3.0), Some(10));
-        assert_eq!(steps_to(&points, 2.0), Some(20));
-        assert_eq!(steps_to(&points, 1.0), None);
+        let points: Vec<Point> = (0..100).map(|look| point(10 * look, if look < 7 { 4.0 } else { 0.3 })).collect();
+        assert_eq!(first_below(&points, 0.4), Some(70));
+        assert_eq!(first_below(&points, 0.1), None);
     }
 
     fn problem() -> LinearProblem {
@@ -214,12 +208,13 @@ mod tests {
     #[test]
     fn memory_comes_nearer_to_a_stationary_point() {
         let descent = Descent { batch: 2, steps: 20_000, rate: 4.0, temperature: 0.5, seed: 1 };
-        let end = |is_sogclr: bool| {
-            let points = descent.run(&mut problem(), is_sogclr, 40).unwrap();
+        let end = |kind: EstimatorKind| {
+            let points = descent.run(&mut problem(), kind, 40).unwrap();
             let tail = &points[points.len() - 10..];
             tail.iter().map(|point| point.gradient_v2).sum::<f64>() / 10.0
         };
-        let (without, with) = (end(false), end(true));
+        let (_, gamma, _) = descent.step_sizes(problem().images());
+        let (without, with) = (end(EstimatorKind::Eq6), end(EstimatorKind::Sogclr { gamma, lagged: true }));
         assert!(with < 0.5 * without, "{with} against {without}");
     }
 }

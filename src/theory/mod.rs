@@ -8,9 +8,9 @@ mod estimator;
 mod objective;
 mod probe;
 
-pub use bias::{BiasRow, BiasStudy, EstimatorKind, log_slope};
-pub use convergence::{Descent, LinearProblem, Point, steps_to};
-pub use epsilon::epsilon_squares;
+pub use bias::{Bias, BiasRow, BiasStudy, EstimatorKind, effective_batch, log_slope};
+pub use convergence::{Descent, LinearProblem, Point, first_below};
+pub use epsilon::{epsilon_squares, similarity_variance};
 pub use estimator::{Draw, Estimator, FiniteProblem};
 pub use objective::{Version, global_objective, through_norm};
 pub use probe::Probe;

@@ -67,11 +67,11 @@ fn a_study_writes_its_table_and_never_trains_a_run_twice() {
 fn impossible_studies_are_refused_before_anything_is_written() {
     let root = tempfile::tempdir().unwrap();
     for (arguments, words) in [
-        (&["table-12"][..], "known ones are tuning, batch-epochs"),
+        (&["table-12"][..], "known ones are tuning, adamw-tuning, batch-epochs"),
         (&["gamma"], "get-cifar10"),
         (&["gamma", "--seeds", "0"], "--seeds"),
         (&["gamma", "nowhere"], "nowhere"),
-        (&["gamma", "--only", "γ = 2"], "the rows are γ = 1"),
+        (&["gamma", "--only", "γ = 2"], "γ = 1: no memory, 6 epochs"),
         (&["gamma", "--pairs", "emoji"], "leave --pairs out"),
         (&["bimodal", "pictures"], "--pairs"),
     ] {

@@ -20,7 +20,7 @@ fn memory_lowers_the_bias() {
     let (run, out) = (root.path().join("run"), root.path().join("bias"));
     train(&run, &["--limit", "64"]);
     let run = run.to_str().unwrap().to_owned();
-    theory("bias", &["--run", &run, "--images", "64", "--passes", "300", "--temperature", "0.3"], &out)
+    theory("bias", &["--run", &run, "--images", "64", "--passes", "60", "--temperature", "0.3"], &out)
         .assert()
         .success();
     let study = json(&out.join("bias.json"));
@@ -34,13 +34,23 @@ fn memory_lowers_the_bias() {
         });
         row.unwrap_or_else(|| panic!("{name} at batch {batch} is missing")).clone()
     };
-    let bias = |row: &serde_json::Value, key: &str| row[key].as_f64().unwrap();
+    let squared = |row: &serde_json::Value, key: &str| row[key]["squared"].as_f64().unwrap();
     let (small, large) = (find("eq6", 8, None, None), find("eq6", 32, None, None));
-    assert!(bias(&large, "bias_v1") < 0.7 * bias(&small, "bias_v1"), "{small} {large}");
+    assert!(squared(&large, "bias_v1") < 0.5 * squared(&small, "bias_v1"), "{small} {large}");
     let memory = find("sogclr", 16, Some(0.05), Some(true));
     let without = find("eq6", 16, None, None);
-    assert!(bias(&memory, "bias_v2") < 0.7 * bias(&without, "bias_v1"), "{memory} {without}");
-    assert!(bias(&memory, "cosine_v2") > 0.99);
+    for version in ["bias_v1", "bias_v2"] {
+        assert!(squared(&memory, version) < 0.5 * squared(&without, version), "{version}: {memory} {without}");
+    }
+    assert!(memory["cosine_v2"].as_f64().unwrap() > 0.99);
+    // u is worth little after one pass, and settles.
+    let after = |passes: u64| {
+        let rows = study["rows"].as_array().unwrap();
+        let is_it = |row: &&serde_json::Value| row["after"] == passes && row["gamma"] == 0.1 && row["lagged"] == true;
+        squared(rows.iter().find(is_it).unwrap(), "bias_v2")
+    };
+    let settled = squared(&find("sogclr", 16, Some(0.1), Some(true)), "bias_v2");
+    assert!(after(1) > 4.0 * after(30) && after(1) > 4.0 * settled, "{} {} {settled}", after(1), after(30));
     for file in ["bias.csv", "bias.md", "bias-batch.svg", "bias-gamma.svg", "bias-passes.svg"] {
         assert!(out.join(file).metadata().unwrap().len() > 100, "{file}");
     }
@@ -56,7 +66,9 @@ fn convergence_follows_the_exact_gradient() {
         "--batches",
         "4,8",
         "--steps",
-        "120",
+        "60,120",
+        "--seeds",
+        "2",
         "--augmentations",
         "2",
         "--temperature",
@@ -67,16 +79,16 @@ fn convergence_follows_the_exact_gradient() {
     theory("convergence", &small, &out).assert().success();
     let study = json(&out.join("convergence.json"));
     let runs = study["runs"].as_array().unwrap();
-    assert_eq!(runs.len(), 4);
-    for run in runs {
-        let points = run["points"].as_array().unwrap();
-        let objective = |index: usize| points[index]["objective"].as_f64().unwrap();
-        assert_eq!(points[0]["step"], 0);
-        assert_eq!(points[points.len() - 1]["step"], 120);
-        assert!(objective(points.len() - 1) < objective(0), "the objective falls: {run}");
-        assert_eq!(objective(0), runs[0]["points"][0]["objective"].as_f64().unwrap(), "all begin alike");
+    assert_eq!(runs.len(), 3 * 2 * 2 * 2, "estimators, batches, steps, seeds");
+    let curves = std::fs::read_to_string(out.join("curves.csv")).unwrap();
+    let curves: Vec<Vec<&str>> = curves.lines().skip(1).map(|line| line.split(',').collect()).collect();
+    for of_run in curves.chunk_by(|a, b| a[..2] == b[..2]) {
+        let objective = |line: &[&str]| line[3].parse::<f64>().unwrap();
+        assert_eq!(of_run[0][2], "0");
+        assert!(objective(&of_run[of_run.len() - 1]) < objective(&of_run[0]), "the objective falls: {of_run:?}");
     }
-    for file in ["convergence.csv", "convergence-v1.svg", "convergence-v2.svg", "speed-up.svg"] {
+    let charts = ["convergence-v1.svg", "convergence-v2.svg", "convergence-steps.svg", "speed-up.svg"];
+    for file in [&charts[..], &["convergence.csv", "convergence.md"]].concat() {
         assert!(out.join(file).exists(), "{file}");
     }
 }
@@ -102,7 +114,7 @@ fn impossible_studies_are_refused() {
     let out = root.path().join("out");
     for (verb, more, words) in [
         ("bias", &["--images", "100"][..], "power of two"),
-        ("bias", &["--images", "64", "--passes", "1"], "--passes"),
+        ("bias", &["--images", "64", "--passes", "0"], "--passes"),
         ("bias", &["--images", "64", "--augmentations", "1"], "--augmentations"),
         ("bias", &["--images", "64", "--temperature", "0"], "--temperature"),
         ("bias", &["--images", "64", "--run", "nowhere"], "nowhere"),
@@ -112,6 +124,7 @@ fn impossible_studies_are_refused() {
     ] {
         let (code, text) = failure(&mut theory(verb, more, &out));
         assert!(code == 2 && text.contains(words), "{verb} {more:?}: {code} {text}");
+        assert!(!out.exists(), "{verb} {more:?} made a folder");
     }
     let (code, text) = failure(sogclr().args(["theory", "epsilon", "nowhere"]));
     assert!(code == 2 && text.contains("nowhere"), "{text}");

@@ -2,9 +2,10 @@
 
 use super::{World, folder_name, write_results};
 use crate::cli::error::CliError;
-use crate::cli::progress::counter;
+use crate::cli::progress::Counter;
+use crate::loss::LossError;
 use crate::report::{Chart, Series, table};
-use crate::theory::{BiasRow, BiasStudy, EstimatorKind, log_slope};
+use crate::theory::{BiasRow, BiasStudy, EstimatorKind, effective_batch, log_slope};
 use clap::Args;
 use serde_json::json;
 use std::path::PathBuf;
@@ -13,7 +14,8 @@ use std::path::PathBuf;
 ///
 /// Takes N images with M augmentations each as the whole world, so that the objective (V1 and V2) and its gradient are exact,
 /// and measures at frozen weights: bias, variance and cosine of SimCLR's estimators (eq. 6, which leaves the positive out, and
-/// NT-Xent) for batches from 8 up, and of SogCLR's for several γ after several passes over the data.
+/// NT-Xent) for batches from 8 up, and of SogCLR's, with u_{t−1} as in Algorithm 1 and with the fresh u_t, for several γ once u has
+/// settled, and for a few passes after u began.
 ///
 /// The encoder is that of --run, or untrained. OUT gets bias.csv, bias.json and charts.
 #[derive(Args)]
@@ -22,25 +24,26 @@ pub struct Bias {
     #[command(flatten)]
     world: World,
     /// Images of the problem; a power of two
-    #[arg(long, value_name = "N", default_value_t = 512)]
+    #[arg(long, value_name = "N", default_value_t = 1024)]
     images: usize,
-    /// Passes over the images that expectations are averaged over, twice
-    #[arg(long, value_name = "P", default_value_t = 200)]
+    /// Passes over the images that an expectation is averaged over, six times
+    #[arg(long, value_name = "P", default_value_t = 25)]
     passes: usize,
     /// Folder for the results
     #[arg(long, value_name = "OUT", default_value = "runs/theory-bias")]
     out: PathBuf,
 }
 
-/// Batches of which the variance is taken.
-const VARIANCE_BATCHES: usize = 48;
-const SMALLEST_BATCH: usize = 8;
-/// Where SogCLR's memory is looked at more closely: the batch, γ, and passes at frozen weights.
+const BATCHES: std::ops::RangeInclusive<usize> = 8..=512;
+/// Where SogCLR's memory is looked at more closely: the batch, γ, and passes since u began.
 const CLOSE_BATCH: usize = 16;
 const GAMMAS: [f64; 6] = [0.9, 0.5, 0.2, 0.1, 0.05, 0.02];
-const PASSES: [usize; 5] = [1, 3, 10, 30, 200];
-/// Enough passes for any of the γ to forget its start.
-const SETTLED: usize = 200;
+const PASSES: [usize; 4] = [1, 3, 10, 30];
+/// γ and batches of SogCLR against the batch.
+const GAMMA: f64 = 0.1;
+const SMALL_BATCHES: [usize; 4] = [8, 16, 32, 64];
+/// γ against passes.
+const PASSING_GAMMAS: [f64; 2] = [0.5, 0.1];
 
 impl Bias {
     pub fn run(self) -> Result<(), CliError> {
@@ -48,154 +51,171 @@ impl Bias {
             let problem = format!("--images is {}: use a power of two from {}", self.images, 4 * CLOSE_BATCH);
             return Err(CliError::Input(problem));
         }
-        if self.passes < 2 {
-            return Err(CliError::Input("--passes must be at least 2".into()));
+        if self.passes == 0 {
+            return Err(CliError::Input("--passes must be at least 1".into()));
         }
-        super::make_folder(&self.out)?;
         let (probe, tau) = self.world.probe(self.images)?;
-        let study = BiasStudy::new(&probe, tau, self.passes, VARIANCE_BATCHES, self.world.seed);
-        let plan = self.plan();
-        let bar = counter("estimators", plan.len());
+        super::make_folder(&self.out)?;
+        let study = BiasStudy::new(&probe, tau, self.passes, self.world.seed);
+        let failed = |error: LossError| CliError::Failed(error.to_string());
+        let settled = self.settled();
+        let passing = PASSING_GAMMAS.into_iter().flat_map(of_gamma);
+        let bar = Counter::new("estimators", settled.len() + 2 * PASSING_GAMMAS.len());
         let mut rows = Vec::new();
-        for (estimator, batch, settled) in plan {
-            let row = study.measure(estimator, batch, settled);
-            rows.push(row.map_err(|error| CliError::Failed(error.to_string()))?);
+        for (estimator, batch) in settled {
+            rows.push(study.settled(estimator, batch).map_err(failed)?);
             bar.inc(1);
         }
-        bar.finish_and_clear();
-        self.report(&rows, tau)
+        for estimator in passing {
+            rows.extend(study.after(estimator, CLOSE_BATCH, &PASSES).map_err(failed)?);
+            bar.inc(1);
+        }
+        drop(bar);
+        self.report(&study, &rows)
     }
 
-    /// Which estimators are measured: (estimator, batch, passes before).
-    fn plan(&self) -> Vec<(EstimatorKind, usize, usize)> {
-        let doubling =
-            |last: usize| std::iter::successors(Some(SMALLEST_BATCH), |b| Some(2 * b)).take_while(move |b| *b <= last);
-        let mut plan = Vec::new();
-        for estimator in [EstimatorKind::Eq6, EstimatorKind::Ntxent] {
-            plan.extend(doubling(self.images / 2).map(|batch| (estimator, batch, 0)));
-        }
-        for gamma in GAMMAS {
-            for lagged in [true, false] {
-                plan.push((EstimatorKind::Sogclr { gamma, lagged }, CLOSE_BATCH, SETTLED));
-            }
-        }
-        let lagged = true;
-        plan.extend(
-            doubling(64)
-                .filter(|batch| *batch != CLOSE_BATCH)
-                .map(|batch| (EstimatorKind::Sogclr { gamma: 0.1, lagged }, batch, SETTLED)),
-        );
-        for gamma in [0.5, 0.1] {
-            let passes = PASSES.into_iter().filter(|passes| *passes != SETTLED);
-            plan.extend(passes.map(|passes| (EstimatorKind::Sogclr { gamma, lagged }, CLOSE_BATCH, passes)));
-        }
+    /// Which estimators are measured at which batch once they have settled.
+    fn settled(&self) -> Vec<(EstimatorKind, usize)> {
+        let batches = || {
+            let doubling = std::iter::successors(Some(*BATCHES.start()), |batch| Some(2 * batch));
+            doubling.take_while(|batch| BATCHES.contains(batch) && *batch <= self.images / 2)
+        };
+        let simclr = [EstimatorKind::Eq6, EstimatorKind::Ntxent];
+        let mut plan: Vec<_> = simclr.into_iter().flat_map(|kind| batches().map(move |batch| (kind, batch))).collect();
+        plan.extend(GAMMAS.into_iter().flat_map(of_gamma).map(|kind| (kind, CLOSE_BATCH)));
+        let others = SMALL_BATCHES.into_iter().filter(|batch| *batch != CLOSE_BATCH && *batch <= self.images / 2);
+        plan.extend(others.flat_map(|batch| of_gamma(GAMMA).map(|kind| (kind, batch))));
         plan
     }
 
-    fn report(&self, rows: &[BiasRow], tau: f64) -> Result<(), CliError> {
-        let cell = |value: f64| format!("{value:.4}");
-        let cells: Vec<Vec<String>> = rows
-            .iter()
-            .map(|row| {
-                let settled = if matches!(row.estimator, EstimatorKind::Sogclr { .. }) {
-                    row.settled.to_string()
-                } else {
-                    "–".into()
-                };
-                let numbers =
-                    [row.bias_v1, row.bias_v2, row.noise, row.cosine_v1, row.cosine_v2, row.variance].map(cell);
-                [vec![row.estimator.label(), row.batch.to_string(), settled], numbers.to_vec()].concat()
-            })
-            .collect();
-        let header =
-            ["estimator", "batch", "passes", "bias V1", "bias V2", "noise", "cosine V1", "cosine V2", "variance"];
-        let text = table(&header, &cells);
+    fn report(&self, study: &BiasStudy, rows: &[BiasRow]) -> Result<(), CliError> {
+        let text = self.table(rows);
         println!("{text}");
-        let csv: String = std::iter::once(header.map(|name| name.replace(' ', "_").to_lowercase()).join(","))
-            .chain(cells.iter().map(|row| row.join(",")))
-            .map(|line| line + "\n")
-            .collect();
-
-        let of = |wanted: EstimatorKind, settled: usize| -> Vec<&BiasRow> {
+        let resolved = |bias: &crate::theory::Bias| bias.resolved().map(|(bias, _)| bias);
+        let settled = |wanted: EstimatorKind| {
             let mut found: Vec<&BiasRow> =
-                rows.iter().filter(|row| row.estimator == wanted && row.settled == settled).collect();
+                rows.iter().filter(|row| row.estimator == wanted && row.after.is_none()).collect();
             found.sort_by_key(|row| row.batch);
             found
         };
-        let by_batch = |rows: &[&BiasRow], bias: fn(&BiasRow) -> f64| -> Vec<(f64, f64)> {
-            rows.iter().map(|row| (row.batch as f64, bias(row))).collect()
+        let against_v1 = |wanted: EstimatorKind| -> Vec<(f64, f64)> {
+            settled(wanted).iter().filter_map(|row| Some((row.batch as f64, resolved(&row.bias_v1)?))).collect()
         };
-        let eq6 = by_batch(&of(EstimatorKind::Eq6, 0), |row| row.bias_v1);
-        let ntxent = by_batch(&of(EstimatorKind::Ntxent, 0), |row| row.bias_v1);
-        let lagged = |gamma: f64| EstimatorKind::Sogclr { gamma, lagged: true };
-        let sogclr = by_batch(&of(lagged(0.1), SETTLED), |row| row.bias_v2);
-        let slope = log_slope(&eq6);
-        let series = vec![
-            Series::new(format!("eq. (6) against V1, slope {:.2}", slope.unwrap_or(f64::NAN)), eq6.clone()),
-            Series::new("NT-Xent against V1", ntxent),
-            Series::new(format!("SogCLR γ=0.1, {SETTLED} passes, against V2"), sogclr),
+        let against_v2 = |wanted: EstimatorKind| -> Vec<(f64, f64)> {
+            settled(wanted).iter().filter_map(|row| Some((row.batch as f64, resolved(&row.bias_v2)?))).collect()
+        };
+        // Larger batches are so much of this world that they have less noise than in an endless one.
+        let slope = |points: &[(f64, f64)]| {
+            let small: Vec<_> = points.iter().copied().filter(|(batch, _)| 8.0 * batch <= self.images as f64).collect();
+            log_slope(&small)
+        };
+        let (eq6, ntxent) = (against_v1(EstimatorKind::Eq6), against_v1(EstimatorKind::Ntxent));
+        let slopes = [("eq. (6)", slope(&eq6)), ("NT-Xent", slope(&ntxent))];
+        let with_slope = |(name, slope): (&str, Option<f64>)| match slope {
+            Some(slope) => format!("{name} against V1, slope {slope:.2}"),
+            None => format!("{name} against V1"),
+        };
+        let of_sogclr = |kind: EstimatorKind| Series::new(format!("{}, against V2", kind.label()), against_v2(kind));
+        let y = "‖E[m] − ∇F‖ / ‖∇F‖, where it can be told from 0";
+        let log_chart = |title: &str, x: &str, series: Vec<Series>| {
+            Chart { title, x, y, is_log_x: true, is_log_y: true, series }.svg()
+        };
+        let mut by_batch =
+            vec![Series::new(with_slope(slopes[0]), eq6.clone()), Series::new(with_slope(slopes[1]), ntxent)];
+        by_batch.extend(of_gamma(GAMMA).map(of_sogclr));
+        let mut by_gamma = vec![Series::new("eq. (6) against V1", eq6)];
+        by_gamma.extend([true, false].map(|lagged| {
+            let points = GAMMAS.iter().filter_map(|&gamma| {
+                let row =
+                    *settled(EstimatorKind::Sogclr { gamma, lagged }).iter().find(|row| row.batch == CLOSE_BATCH)?;
+                Some((effective_batch(CLOSE_BATCH, gamma, self.images), resolved(&row.bias_v2)?))
+            });
+            let u = if lagged { "u_{t−1}" } else { "u_t" };
+            Series::new(format!("SogCLR {u}, B = {CLOSE_BATCH}, against V2"), points.collect())
+        }));
+        let by_passes = PASSING_GAMMAS.into_iter().flat_map(of_gamma).map(|kind| {
+            let of = rows.iter().filter(|row| row.estimator == kind);
+            let points = of.filter_map(|row| Some((row.after? as f64, resolved(&row.bias_v2)?)));
+            Series::new(format!("{}, against V2", kind.label()), points.collect())
+        });
+        let title = format!("SogCLR at batch {CLOSE_BATCH} for γ from 0.9 to 0.02, drawn at its effective batch");
+        let files = [
+            ("bias.md", text + "\n"),
+            ("bias.csv", self.csv(rows)),
+            ("bias-batch.svg", log_chart("Bias of the gradient against the batch", "batch", by_batch)),
+            ("bias-gamma.svg", log_chart(&title, "batch, or effective batch", by_gamma)),
+            ("bias-passes.svg", log_chart("Bias after passes at frozen weights", "passes", by_passes.collect())),
         ];
-        let batches = Chart {
-            title: "Bias of the gradient against the batch",
-            x: "batch",
-            y: "‖E[m] − ∇F‖ / ‖∇F‖",
-            is_log_x: true,
-            is_log_y: true,
-            series,
-        };
-        // SogCLR at γ is predicted to be like eq. (6) at B(2 − γ)/γ.
-        let predicted = GAMMAS.iter().filter_map(|&gamma| {
-            let row = of(lagged(gamma), SETTLED).into_iter().find(|row| row.batch == CLOSE_BATCH)?;
-            Some((CLOSE_BATCH as f64 * (2.0 - gamma) / gamma, row.bias_v2))
-        });
-        let memory = Chart {
-            title: "SogCLR at batch 16 for several γ, drawn at its effective batch B(2 − γ)/γ",
-            x: "batch, or effective batch",
-            y: "‖E[m] − ∇F‖ / ‖∇F‖",
-            is_log_x: true,
-            is_log_y: true,
-            series: vec![
-                Series::new("eq. (6) against V1", eq6),
-                Series::new("SogCLR, B = 16, against V2", predicted.collect()),
-            ],
-        };
-        let passes = |gamma: f64| {
-            let mut points: Vec<(f64, f64)> = rows
-                .iter()
-                .filter(|row| row.estimator == lagged(gamma) && row.batch == CLOSE_BATCH)
-                .map(|row| (row.settled as f64, row.bias_v2))
-                .collect();
-            points.sort_by(|a, b| a.0.total_cmp(&b.0));
-            Series::new(format!("SogCLR γ={gamma}, B = 16, against V2"), points)
-        };
-        let time = Chart {
-            title: "Bias against passes over the data at frozen weights",
-            x: "passes",
-            y: "‖E[m] − ∇F‖ / ‖∇F‖",
-            is_log_x: true,
-            is_log_y: true,
-            series: vec![passes(0.5), passes(0.1)],
-        };
+        let apart = study.versions_apart();
+        let World { augmentations, seed, run, .. } = &self.world;
         let document = json!({
-            "images": self.images, "augmentations": self.world.augmentations, "temperature": tau,
-            "passes": self.passes, "seed": self.world.seed, "run": self.world.run.as_deref().map(folder_name), "slope_eq6": slope, "rows": rows,
+            "images": self.images, "augmentations": augmentations, "temperature": study.tau, "passes": self.passes,
+            "seed": seed, "run": run.as_deref().map(folder_name), "versions_apart": apart,
+            "slope_eq6": slopes[0].1, "slope_ntxent": slopes[1].1, "rows": rows,
         });
-        write_results(
-            &self.out,
-            &document,
-            &[
-                ("bias.md", text + "\n"),
-                ("bias.csv", csv),
-                ("bias-batch.svg", batches.svg()),
-                ("bias-gamma.svg", memory.svg()),
-                ("bias-passes.svg", time.svg()),
-            ],
-            "bias.json",
-        )?;
-        if let Some(slope) = slope {
-            println!("\neq. (6): bias ∝ B^{slope:.2}");
+        write_results(&self.out, &document, &files, "bias.json")?;
+        println!("\n‖∇V1 − ∇V2‖ = {apart:.4}·‖∇V1‖");
+        for (name, slope) in slopes {
+            slope.inspect(|slope| println!("{name}: bias ∝ B^{slope:.2} up to an eighth of the images"));
         }
         println!("results: {}/bias.{{md,csv,json}} and bias-*.svg", self.out.display());
         Ok(())
     }
+
+    fn table(&self, rows: &[BiasRow]) -> String {
+        let bias = |bias: &crate::theory::Bias| match bias.resolved() {
+            Some((bias, error)) => format!("{bias:.3} ± {error:.3}"),
+            None => format!("< {:.3}", bias.bound()),
+        };
+        let passes = |row: &BiasRow| match (row.after, row.estimator) {
+            (Some(after), _) => after.to_string(),
+            (None, EstimatorKind::Sogclr { .. }) => "settled".into(),
+            (None, _) => "–".into(),
+        };
+        let cells: Vec<Vec<String>> = rows
+            .iter()
+            .map(|row| {
+                let variance = row.variance.map_or("–".into(), |variance| format!("{variance:.1}"));
+                let cosines = [row.cosine_v1, row.cosine_v2].map(|cosine| format!("{cosine:.3}"));
+                let [first, second] = [&row.bias_v1, &row.bias_v2].map(bias);
+                let [v1, v2] = cosines;
+                let noise = format!("{:.3}", row.noise);
+                vec![row.estimator.label(), row.batch.to_string(), passes(row), first, second, v1, v2, noise, variance]
+            })
+            .collect();
+        let header =
+            ["estimator", "batch", "passes", "bias V1", "bias V2", "cosine V1", "cosine V2", "noise", "variance"];
+        table(&header, &cells)
+    }
+
+    /// One line for every row; what does not apply is empty.
+    fn csv(&self, rows: &[BiasRow]) -> String {
+        let mut text = String::from(
+            "estimator,gamma,u,batch,effective_batch,passes,bias_v1_squared,bias_v1_error,bias_v2_squared,bias_v2_error,\
+             cosine_v1,cosine_v2,noise,variance\n",
+        );
+        for row in rows {
+            let (name, gamma, u, effective) = match row.estimator {
+                EstimatorKind::Eq6 => ("eq6", String::new(), "", String::new()),
+                EstimatorKind::Ntxent => ("ntxent", String::new(), "", String::new()),
+                EstimatorKind::Sogclr { gamma, lagged } => {
+                    let effective = format!("{:.1}", effective_batch(row.batch, gamma, self.images));
+                    ("sogclr", gamma.to_string(), if lagged { "t-1" } else { "t" }, effective)
+                }
+            };
+            let passes = row.after.map_or(String::new(), |after| after.to_string());
+            let variance = row.variance.map_or(String::new(), |variance| variance.to_string());
+            let BiasRow { batch, bias_v1, bias_v2, cosine_v1, cosine_v2, noise, .. } = row;
+            text += &format!(
+                "{name},{gamma},{u},{batch},{effective},{passes},{},{},{},{},{cosine_v1},{cosine_v2},{noise},{variance}\n",
+                bias_v1.squared, bias_v1.error, bias_v2.squared, bias_v2.error
+            );
+        }
+        text
+    }
+}
+
+/// SogCLR with either u.
+fn of_gamma(gamma: f64) -> [EstimatorKind; 2] {
+    [true, false].map(|lagged| EstimatorKind::Sogclr { gamma, lagged })
 }

@@ -1,23 +1,26 @@
 //! `sogclr theory convergence`.
 
-use super::{World, make_folder, write_results};
+use super::{World, folder_name, make_folder, write_results};
 use crate::cli::error::CliError;
-use crate::cli::progress::counter;
-use crate::report::{Chart, Series, table};
-use crate::theory::{Descent, LinearProblem, Point, steps_to};
+use crate::cli::progress::Counter;
+use crate::report::{Chart, Series, mean_and_error, table};
+use crate::theory::{Descent, EstimatorKind, LinearProblem, Point, first_below, log_slope};
 use clap::Args;
+use rayon::prelude::*;
+use serde::Serialize;
 use serde_json::json;
 use std::path::PathBuf;
 
 /// Follow the exact gradient of the global objective along training.
 ///
-/// Freezes the encoder, takes its features of N images with M augmentations each, whitened to 8 directions, and trains a linear layer on top with
-/// SimCLR's estimator (eq. 6) and with SogCLR, for several batches and the same number of steps T: the momentum form of
-/// Algorithm 1 with the theorems' step sizes, beta = sqrt(B/T), gamma = sqrt(n/T), eta = c min(beta, gamma B/n). Reports ‖∇F‖² of both
-/// versions of the objective, and how many steps the mean of it needs to come down to a tenth (the parallel speed-up of
+/// Freezes the encoder, takes its features of N images with M augmentations each, whitened to 8 directions, and trains a
+/// linear layer on top with SimCLR's estimators (eq. 6 and NT-Xent) and with SogCLR, for several batches and numbers of steps
+/// T: the momentum form of Algorithm 1 with the theorems' step sizes, beta = sqrt(B/T), gamma = sqrt(n/T),
+/// eta = c min(beta, gamma B/n). Reports ‖∇F‖² of both versions of the objective as the mean of all steps, which the theorems bound,
+/// and as that of the last tenth; and how many steps it takes to come down to a tenth of the start (the parallel speed-up of
 /// Theorem 2).
 ///
-/// The encoder is that of --run, or untrained. OUT gets convergence.csv, convergence.json and charts.
+/// The encoder is that of --run, or untrained. OUT gets convergence.csv, curves.csv, convergence.json and charts.
 #[derive(Args)]
 pub struct Convergence {
     #[command(flatten)]
@@ -28,131 +31,244 @@ pub struct Convergence {
     /// Batches, separated by commas
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "4,8,16,32")]
     batches: Vec<usize>,
-    /// Steps of every run
-    #[arg(long, value_name = "T", default_value_t = 50_000)]
-    steps: usize,
+    /// Steps of a run, one or several separated by commas
+    #[arg(long, value_name = "T", value_delimiter = ',', default_value = "12500,50000,200000")]
+    steps: Vec<usize>,
     /// c of the step size
     #[arg(long, value_name = "C", default_value_t = 0.5)]
     rate: f64,
+    /// Seeds of each run
+    #[arg(long, value_name = "K", default_value_t = 3)]
+    seeds: u64,
     /// Folder for the results
     #[arg(long, value_name = "OUT", default_value = "runs/theory-convergence")]
     out: PathBuf,
 }
 
-/// Looks at the exact gradient along a run.
-const LOOKS: usize = 60;
-/// Share of a run at its end whose mean ‖∇F‖² is where it came to.
-const TAIL: usize = 10;
+/// Looks at the exact gradient along a run; a point of a curve is the mean of some of them.
+const LOOKS: usize = 1000;
+const LOOKS_PER_POINT: usize = 20;
 /// Share of the first ‖∇F‖² that counts as reached.
 const LEVEL: f64 = 0.1;
 /// Directions of the features that are kept, and values that the layer makes of them.
 const COMPONENTS: usize = 8;
 const OUTPUT: usize = 4;
+const NAMES: [&str; 3] = ["eq. (6)", "NT-Xent", "SogCLR"];
 
-struct Curve {
+/// What one run came to.
+#[derive(Serialize)]
+struct Summary {
     name: &'static str,
     batch: usize,
-    points: Vec<Point>,
+    steps: usize,
+    seed: u64,
+    /// F of V1 at the end.
+    objective: f64,
+    /// ‖∇F‖², the mean of all looks and of the last tenth.
+    mean_v1: f64,
+    mean_v2: f64,
+    end_v1: f64,
+    end_v2: f64,
+    /// Steps until ‖∇F‖² of V2 is a tenth of its start.
+    steps_to_level: Option<usize>,
+    #[serde(skip)]
+    curve: Vec<Point>,
+}
+
+impl Summary {
+    fn new(name: &'static str, descent: &Descent, points: Vec<Point>) -> Self {
+        let mean = |points: &[Point], of: fn(&Point) -> f64| points.iter().map(of).sum::<f64>() / points.len() as f64;
+        let end = &points[points.len() - points.len().div_ceil(10)..];
+        let curve = points.chunks(LOOKS_PER_POINT).map(|points| Point {
+            step: points[0].step,
+            objective: mean(points, |p| p.objective),
+            gradient_v1: mean(points, |p| p.gradient_v1),
+            gradient_v2: mean(points, |p| p.gradient_v2),
+        });
+        Self {
+            name,
+            batch: descent.batch,
+            steps: descent.steps,
+            seed: descent.seed,
+            objective: points[points.len() - 1].objective,
+            mean_v1: mean(&points, |p| p.gradient_v1),
+            mean_v2: mean(&points, |p| p.gradient_v2),
+            end_v1: mean(end, |p| p.gradient_v1),
+            end_v2: mean(end, |p| p.gradient_v2),
+            steps_to_level: first_below(&points, LEVEL * points[0].gradient_v2),
+            curve: curve.collect(),
+        }
+    }
 }
 
 impl Convergence {
     pub fn run(self) -> Result<(), CliError> {
         let fits = |batch: &usize| (2..=self.images).contains(batch);
-        if self.steps < LOOKS || !self.batches.iter().all(fits) || !(self.rate > 0.0 && self.rate.is_finite()) {
-            let problem = format!("--steps must be at least {LOOKS}, --batches from 2 to --images, --rate positive");
-            return Err(CliError::Input(problem));
+        let is_possible = self.batches.iter().all(fits) && self.steps.iter().all(|steps| *steps > 0) && self.seeds > 0;
+        if !is_possible || !(self.rate > 0.0 && self.rate.is_finite()) {
+            let problem = "--batches must be from 2 to --images, --steps, --seeds and --rate positive";
+            return Err(CliError::Input(problem.into()));
         }
-        make_folder(&self.out)?;
         let (features, temperature) = self.world.features(self.images)?;
-        let bar = counter("runs", 2 * self.batches.len());
-        let mut curves = Vec::new();
-        for &batch in &self.batches {
-            for (name, is_sogclr) in [("eq. (6)", false), ("SogCLR", true)] {
-                let seed = self.world.seed;
-                let mut problem = LinearProblem::new(&features, COMPONENTS, OUTPUT, seed);
-                let descent = Descent { batch, steps: self.steps, rate: self.rate, temperature, seed };
-                let points = descent.run(&mut problem, is_sogclr, LOOKS);
-                curves.push(Curve { name, batch, points: points.map_err(|e| CliError::Failed(e.to_string()))? });
-                bar.inc(1);
+        make_folder(&self.out)?;
+        let mut runs = Vec::new();
+        for &steps in &self.steps {
+            for name in NAMES {
+                for &batch in &self.batches {
+                    let seeds = self.world.seed..self.world.seed + self.seeds;
+                    let descent = |seed| Descent { batch, steps, rate: self.rate, temperature, seed };
+                    runs.extend(seeds.map(|seed| (name, descent(seed))));
+                }
             }
         }
-        bar.finish_and_clear();
-        self.report(&curves)
-    }
-
-    fn report(&self, curves: &[Curve]) -> Result<(), CliError> {
-        let start = curves[0].points[0].gradient_v2;
-        let level = LEVEL * start;
-        let tail = |points: &[Point], of: fn(&Point) -> f64| {
-            let last = &points[points.len() - TAIL.min(points.len())..];
-            last.iter().map(of).sum::<f64>() / last.len() as f64
-        };
-        let rows: Vec<Vec<String>> = curves
-            .iter()
-            .map(|curve| {
-                let points = &curve.points;
-                vec![
-                    curve.name.into(),
-                    curve.batch.to_string(),
-                    format!("{:.5}", points[points.len() - 1].objective),
-                    format!("{:.3e}", tail(points, |p| p.gradient_v1)),
-                    format!("{:.3e}", tail(points, |p| p.gradient_v2)),
-                    steps_to(points, level).map_or("–".into(), |steps| steps.to_string()),
-                ]
+        let bar = Counter::new("runs", runs.len());
+        let summaries: Result<Vec<Summary>, CliError> = runs
+            .into_par_iter()
+            .map(|(name, descent)| {
+                let (_, gamma, _) = descent.step_sizes(self.images);
+                let kind = match name {
+                    "SogCLR" => EstimatorKind::Sogclr { gamma, lagged: true },
+                    "NT-Xent" => EstimatorKind::Ntxent,
+                    _ => EstimatorKind::Eq6,
+                };
+                let mut problem = LinearProblem::new(&features, COMPONENTS, OUTPUT, descent.seed);
+                let points = descent.run(&mut problem, kind, LOOKS);
+                bar.inc(1);
+                Ok(Summary::new(name, &descent, points.map_err(|error| CliError::Failed(error.to_string()))?))
             })
             .collect();
-        let header = ["estimator", "batch", "F (V1)", "‖∇F‖² V1, end", "‖∇F‖² V2, end", "steps to a tenth"];
-        let text = table(&header, &rows);
+        drop(bar);
+        self.report(&summaries?, temperature)
+    }
+
+    fn report(&self, all: &[Summary], temperature: f64) -> Result<(), CliError> {
+        let text = table_of(all);
         println!("{text}");
-        let csv: String = std::iter::once("estimator,batch,step,objective,gradient_v1,gradient_v2\n".to_owned())
-            .chain(curves.iter().flat_map(|curve| {
-                curve.points.iter().map(|p| {
-                    let (name, batch) = (curve.name, curve.batch);
-                    format!("{name},{batch},{},{},{:e},{:e}\n", p.step, p.objective, p.gradient_v1, p.gradient_v2)
-                })
-            }))
-            .collect();
-        let chart = |title, y, of: fn(&Point) -> f64| {
-            let series = curves.iter().map(|curve| {
-                let points = curve.points.iter().map(|point| (point.step as f64, of(point))).collect();
-                Series::new(format!("{}, B = {}", curve.name, curve.batch), points)
-            });
-            Chart { title, x: "step", y, is_log_x: false, is_log_y: true, series: series.collect() }.svg()
-        };
-        let by_batch = |name: &str| {
-            let curves = curves.iter().filter(|curve| curve.name == name);
-            let steps = |curve: &Curve| Some((curve.batch as f64, steps_to(&curve.points, level)? as f64));
-            Series::new(name, curves.filter_map(steps).collect())
-        };
+        let longest = *self.steps.iter().max().expect("there are steps");
+        let speed_up = NAMES.map(|name| {
+            let points = cells(all).into_iter().filter(|of| of[0].name == name && of[0].steps == longest);
+            let mean = |of: &[Summary]| mean_and_error(&steps_to_level(of)?).0;
+            let points: Vec<_> = points.filter_map(|of| Some((of[0].batch as f64, mean(of)?))).collect();
+            let slope = log_slope(&points).map_or(String::new(), |slope| format!(", slope {slope:.2}"));
+            Series::new(format!("{name}{slope}"), points)
+        });
         let speed_up = Chart {
-            title: "Steps until the mean of ‖∇F‖² (V2) is a tenth of its start",
+            title: "Steps until ‖∇F‖² (V2) is a tenth of its start",
             x: "batch",
             y: "steps",
             is_log_x: true,
             is_log_y: true,
-            series: vec![by_batch("eq. (6)"), by_batch("SogCLR")],
+            series: speed_up.to_vec(),
         };
-        let runs: Vec<_> = curves
-            .iter()
-            .map(|curve| json!({ "estimator": curve.name, "batch": curve.batch, "points": curve.points }))
-            .collect();
-        let document = json!({
-            "images": self.images, "augmentations": self.world.augmentations, "steps": self.steps,
-            "rate": self.rate, "seed": self.world.seed, "level": level, "runs": runs,
+        let along = |title, of: fn(&Point) -> f64| {
+            let shown = |run: &&Summary| run.steps == longest && run.seed == self.world.seed && run.name != "NT-Xent";
+            let series = all.iter().filter(shown).map(|run| {
+                let points = run.curve.iter().map(|point| (point.step as f64, of(point))).collect();
+                Series::new(format!("{}, B = {}", run.name, run.batch), points)
+            });
+            Chart { title, x: "step", y: "‖∇F‖²", is_log_x: false, is_log_y: true, series: series.collect() }.svg()
+        };
+        let by_steps = ["eq. (6)", "SogCLR"].into_iter().flat_map(|name| {
+            self.batches.iter().map(move |&batch| {
+                let points = cells(all).into_iter().filter(|of| of[0].name == name && of[0].batch == batch);
+                let mean = |of: &[Summary]| mean_and_error(&values(of, |run| run.mean_v2)).0;
+                let points = points.filter_map(|of| Some((of[0].steps as f64, mean(of)?)));
+                Series::new(format!("{name}, B = {batch}"), points.collect())
+            })
         });
-        write_results(
-            &self.out,
-            &document,
-            &[
-                ("convergence.md", text + "\n"),
-                ("convergence.csv", csv),
-                ("convergence-v1.svg", chart("‖∇F‖² of V1 along training", "‖∇F‖²", |p| p.gradient_v1)),
-                ("convergence-v2.svg", chart("‖∇F‖² of V2 along training", "‖∇F‖²", |p| p.gradient_v2)),
-                ("speed-up.svg", speed_up.svg()),
-            ],
-            "convergence.json",
-        )?;
-        println!("results: {0}/convergence.{{md,csv,json}}, convergence-v*.svg and speed-up.svg", self.out.display());
+        let by_steps = Chart {
+            title: "‖∇F‖² of V2, mean of all steps",
+            x: "T, steps of the run",
+            y: "‖∇F‖²",
+            is_log_x: true,
+            is_log_y: true,
+            series: by_steps.collect(),
+        };
+        let World { augmentations, run, seed, .. } = &self.world;
+        let document = json!({
+            "images": self.images, "augmentations": augmentations, "run": run.as_deref().map(folder_name),
+            "temperature": temperature, "directions": COMPONENTS, "outputs": OUTPUT, "looks": LOOKS,
+            "rate": self.rate, "seed": seed, "level": LEVEL, "runs": all,
+        });
+        let files = [
+            ("convergence.md", text + "\n"),
+            ("convergence.csv", csv(all)),
+            ("curves.csv", curves_csv(all, longest, *seed)),
+            ("convergence-v1.svg", along("‖∇F‖² of V1 along training", |p| p.gradient_v1)),
+            ("convergence-v2.svg", along("‖∇F‖² of V2 along training", |p| p.gradient_v2)),
+            ("convergence-steps.svg", by_steps.svg()),
+            ("speed-up.svg", speed_up.svg()),
+        ];
+        write_results(&self.out, &document, &files, "convergence.json")?;
+        println!(
+            "results: {0}/convergence.{{md,csv,json}}, curves.csv, convergence-*.svg, speed-up.svg",
+            self.out.display()
+        );
         Ok(())
     }
+}
+
+/// The runs that differ only in their seed, in order.
+fn cells(all: &[Summary]) -> Vec<&[Summary]> {
+    all.chunk_by(|a, b| (a.name, a.batch, a.steps) == (b.name, b.batch, b.steps)).collect()
+}
+
+fn values(runs: &[Summary], of: fn(&Summary) -> f64) -> Vec<f64> {
+    runs.iter().map(of).collect()
+}
+
+/// The steps to the level; `None` if a run does not reach it.
+fn steps_to_level(runs: &[Summary]) -> Option<Vec<f64>> {
+    runs.iter().map(|run| run.steps_to_level.map(|steps| steps as f64)).collect()
+}
+
+fn table_of(all: &[Summary]) -> String {
+    let cell = |values: &[f64], scale: f64, digits: usize| match mean_and_error(values) {
+        (Some(mean), Some(error)) => format!("{:.digits$} ± {:.digits$}", scale * mean, scale * error),
+        (Some(mean), None) => format!("{:.digits$}", scale * mean),
+        _ => "–".into(),
+    };
+    let with_error = |runs: &[Summary], of: fn(&Summary) -> f64| cell(&values(runs, of), 1e4, 2);
+    let rows: Vec<Vec<String>> = cells(all)
+        .into_iter()
+        .map(|runs| {
+            let Summary { name, batch, steps, .. } = runs[0];
+            let steps_to = cell(&steps_to_level(runs).unwrap_or_default(), 1.0, 0);
+            vec![
+                steps.to_string(),
+                name.into(),
+                batch.to_string(),
+                with_error(runs, |run| run.mean_v1),
+                with_error(runs, |run| run.mean_v2),
+                with_error(runs, |run| run.end_v1),
+                with_error(runs, |run| run.end_v2),
+                steps_to,
+            ]
+        })
+        .collect();
+    let header = ["T", "estimator", "batch", "mean V1", "mean V2", "end V1", "end V2", "steps to a tenth"];
+    format!("‖∇F‖² in units of 10⁻⁴\n\n{}", table(&header, &rows))
+}
+
+fn csv(all: &[Summary]) -> String {
+    let mut text = String::from("steps,estimator,batch,seed,objective,mean_v1,mean_v2,end_v1,end_v2,steps_to_level\n");
+    for run in all {
+        let Summary { name, batch, steps, seed, objective, mean_v1, mean_v2, end_v1, end_v2, .. } = run;
+        let steps_to = run.steps_to_level.map_or(String::new(), |steps| steps.to_string());
+        text += &format!(
+            "{steps},{name},{batch},{seed},{objective},{mean_v1:e},{mean_v2:e},{end_v1:e},{end_v2:e},{steps_to}\n"
+        );
+    }
+    text
+}
+
+/// The curves of the longest runs of one seed.
+fn curves_csv(all: &[Summary], steps: usize, seed: u64) -> String {
+    let mut text = String::from("estimator,batch,step,objective,gradient_v1,gradient_v2\n");
+    for run in all.iter().filter(|run| run.steps == steps && run.seed == seed) {
+        for Point { step, objective, gradient_v1, gradient_v2 } in &run.curve {
+            text += &format!("{},{},{step},{objective},{gradient_v1:e},{gradient_v2:e}\n", run.name, run.batch);
+        }
+    }
+    text
 }

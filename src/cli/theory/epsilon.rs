@@ -2,9 +2,9 @@
 
 use super::{World, folder_name, make_folder, open, write_results};
 use crate::cli::error::CliError;
-use crate::cli::progress::counter;
+use crate::cli::progress::Counter;
 use crate::report::{Chart, Series, table};
-use crate::theory::epsilon_squares;
+use crate::theory::{epsilon_squares, similarity_variance};
 use crate::train::Run;
 use clap::Args;
 use serde_json::json;
@@ -13,7 +13,8 @@ use std::path::{Path, PathBuf};
 /// Measure Theorem 2's epsilon: how far apart the augmentations of one image are, seen from the other images.
 ///
 /// For each image the mean over pairs of its augmentations and over the other images z of |E(A(x))·E(z) − E(A′(x))·E(z)|², at
-/// every checkpoint that the run kept (train with --keep-every), as a histogram (the paper's Figure 3) and CSV.
+/// every checkpoint that the run kept (train with --keep-every), as a histogram (the paper's Figure 3) and CSV; beside it the
+/// variance of the similarity of different images.
 #[derive(Args)]
 pub struct Epsilon {
     /// Folder that `sogclr pretrain --out` made
@@ -60,14 +61,16 @@ impl Epsilon {
         let checkpoints = Run::read_all(&self.run)?;
         let world =
             World { data: None, run: None, augmentations: self.augmentations, temperature: None, seed: self.seed };
-        let bar = counter("checkpoints", checkpoints.len());
-        let mut all = Vec::new();
+        let bar = Counter::new("checkpoints", checkpoints.len());
+        let (mut all, mut variances) = (Vec::new(), Vec::new());
         for checkpoint in checkpoints {
             let (probe, _) = world.probe_of(&config, &split, images, Some(checkpoint.model))?;
-            all.push((checkpoint.step, epsilon_squares(&probe.problem())));
+            let problem = probe.problem();
+            variances.push(similarity_variance(&problem));
+            all.push((checkpoint.step, epsilon_squares(&problem)));
             bar.inc(1);
         }
-        bar.finish_and_clear();
+        drop(bar);
         let steps_per_epoch = (split.len() / config.train.batch).max(1);
         let largest = all.iter().flat_map(|(_, values)| values).fold(0.0_f64, |max, v| max.max(*v)).max(1e-12);
         let histogram = |values: &[f64]| -> Vec<(f64, f64)> {
@@ -85,15 +88,16 @@ impl Epsilon {
         let chart = Chart { title, x, y, is_log_x: false, is_log_y: false, series };
         let rows: Vec<Vec<String>> = all
             .iter()
-            .map(|(step, values)| {
+            .zip(&variances)
+            .map(|((step, values), variance)| {
                 let mut sorted = values.clone();
                 sorted.sort_by(f64::total_cmp);
                 let at = |share: f64| format!("{:.5}", sorted[(share * (sorted.len() - 1) as f64).round() as usize]);
                 let mean = values.iter().sum::<f64>() / values.len() as f64;
-                vec![epoch(*step), format!("{mean:.5}"), at(0.5), at(0.95), at(1.0)]
+                vec![epoch(*step), format!("{mean:.5}"), at(0.5), at(0.95), at(1.0), format!("{variance:.5}")]
             })
             .collect();
-        let text = table(&["epoch", "mean ε²", "median", "95 %", "largest"], &rows);
+        let text = table(&["epoch", "mean ε²", "median", "95 %", "largest", "variance of s"], &rows);
         println!("{text}");
         let csv: String = std::iter::once("step,image,epsilon_squared\n".to_owned())
             .chain(all.iter().flat_map(|(step, values)| {
@@ -102,8 +106,9 @@ impl Epsilon {
             .collect();
         let document = json!({
             "run": folder_name(&self.run), "images": images, "augmentations": self.augmentations, "seed": self.seed,
-            "checkpoints": all.iter().map(|(step, values)| {
-                json!({ "step": step, "mean": values.iter().sum::<f64>() / values.len() as f64 })
+            "checkpoints": all.iter().zip(&variances).map(|((step, values), variance)| {
+                let mean = values.iter().sum::<f64>() / values.len() as f64;
+                json!({ "step": step, "mean": mean, "similarity_variance": variance })
             }).collect::<Vec<_>>(),
         });
         let files = [("epsilon.md", text + "\n"), ("epsilon.csv", csv), ("epsilon.svg", chart.svg())];

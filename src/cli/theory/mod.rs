@@ -9,7 +9,7 @@ use crate::augment::Augmenter;
 use crate::config::{Overrides, RunConfig};
 use crate::data::{DataConfig, Dataset, Split};
 use crate::encoder::{BufferUpdates, Model, NamedTensors, Pass, apply_buffers, import};
-use crate::math::SampleRng;
+use crate::math::{Purpose, SampleRng};
 use crate::storage::write_atomic;
 use crate::theory::{FiniteProblem, Probe};
 use crate::train::{Run, open_device};
@@ -61,7 +61,7 @@ struct World {
 }
 
 impl World {
-    /// The first `images` images through all their augmentations, and the network.
+    /// `images` images, drawn by the seed, through all their augmentations, and the network.
     fn probe(&self, images: usize) -> Result<(Probe, f64), CliError> {
         let (config, split, weights) = self.open()?;
         self.probe_of(&config, &split, images, weights)
@@ -139,9 +139,12 @@ impl World {
         let group = &config.augment.views[0];
         let area = 3 * group.size * group.size;
         let mut pixels = vec![0.0; images * self.augmentations * area];
+        // Folders come class after class: the first images would be of one class.
+        let ids = SampleRng::new(self.seed, Purpose::Theory, 0, 0, 1).permutation(split.len());
         pixels.par_chunks_exact_mut(self.augmentations * area).enumerate().try_for_each_init(
             || Augmenter::new(&config.augment),
-            |augmenter, (id, out)| {
+            |augmenter, (index, out)| {
+                let id = ids[index];
                 let image = split.image(id)?;
                 for (view, out) in out.chunks_exact_mut(area).enumerate() {
                     augmenter.view(&image, group, &mut SampleRng::augment(self.seed, 0, id, view), out);
