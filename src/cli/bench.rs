@@ -1,6 +1,7 @@
 //! `sogclr bench`: how fast this machine trains.
 
 use super::error::CliError;
+use super::output::say;
 use super::progress::Counter;
 use crate::bench::{StepBench, WARM_UP, measure_kernels, measure_loss};
 use crate::config::DeviceName;
@@ -125,15 +126,15 @@ impl LossBench {
         let report = rayon::scope(|_| measure_loss(method.spec().loss().as_ref(), batch, dim, self.repeats))
             .map_err(|error| CliError::Failed(error.to_string()))?;
         if self.json {
-            println!("{}", serde_json::to_string(&report).expect("a report is plain data"));
+            say!("{}", serde_json::to_string(&report).expect("a report is plain data"));
             return Ok(());
         }
-        println!("{:.2} ms for a batch of {batch} (median of {})", report.ms_median, self.repeats);
+        say!("{:.2} ms for a batch of {batch} (median of {})", report.ms_median, self.repeats);
         if let Some(cpu) = report.cpu_ms {
-            println!("{cpu:.2} ms of CPU time on {} threads", rayon::current_num_threads());
+            say!("{cpu:.2} ms of CPU time on {} threads", rayon::current_num_threads());
         }
         if let Some(peak) = report.peak_rss_mb {
-            println!("{peak:.0} MB at most in memory");
+            say!("{peak:.0} MB at most in memory");
         }
         Ok(())
     }
@@ -167,18 +168,15 @@ impl Step {
             if let (Some(line), serde_json::Value::Object(report)) = (line.as_object_mut(), report) {
                 line.extend(report);
             }
-            println!("{line}");
+            say!("{line}");
             return Ok(());
         }
-        println!(
-            "{:.1} views/s, {:.1} ms per step (median of {})",
-            report.views_per_s, report.step_ms_median, self.steps
-        );
+        say!("{:.1} views/s, {:.1} ms per step (median of {})", report.views_per_s, report.step_ms_median, self.steps);
         if let Some(cpu) = report.cpu_s_per_step {
-            println!("{:.1} ms of CPU time per step on {} threads", 1e3 * cpu, rayon::current_num_threads());
+            say!("{:.1} ms of CPU time per step on {} threads", 1e3 * cpu, rayon::current_num_threads());
         }
         if let Some(peak) = report.peak_rss_mb {
-            println!("{peak:.0} MB at most in memory");
+            say!("{peak:.0} MB at most in memory");
         }
         Ok(())
     }
@@ -199,7 +197,7 @@ impl Kernels {
         let report = measure_kernels(&encoder, 2 * self.work.batch, self.work.image_size, |_| bar.inc(1));
         drop(bar);
         if self.work.json {
-            println!("{}", serde_json::to_string(&report).expect("a report is plain data"));
+            say!("{}", serde_json::to_string(&report).expect("a report is plain data"));
             return Ok(());
         }
         let cell = |speed: f64| format!("{speed:.0} ({:.0} %)", 100.0 * speed / report.peak);
@@ -215,12 +213,9 @@ impl Kernels {
             })
             .collect();
         let header = ["kernel", "input", "channels", "layers", "forward", "input grad", "weight grad"];
-        println!("{}\n", table(&header, &rows));
+        say!("{}\n", table(&header, &rows));
         let threads = rayon::current_num_threads();
-        println!(
-            "GFLOP/s of the direct sum and share of the matrix-product peak, {:.0} on {threads} threads",
-            report.peak
-        );
+        say!("GFLOP/s of the direct sum and share of the matrix-product peak, {:.0} on {threads} threads", report.peak);
         Ok(())
     }
 }

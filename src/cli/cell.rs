@@ -6,7 +6,7 @@ use super::eval_pairs::{Encoders, held_out_pairs};
 use crate::config::RunConfig;
 use crate::eval::FrozenEncoder;
 use crate::storage::write_atomic;
-use crate::train::{Run, open_device, refuse_existing};
+use crate::train::{Run, TrainError, open_device, refuse_existing};
 use serde_json::{Value, json};
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -39,6 +39,18 @@ impl Cell {
         Ok(())
     }
 
+    /// Whether there is something to resume; checkpoints that cannot be read are an error.
+    fn has_checkpoint(&self) -> Result<bool, CliError> {
+        if !self.folder.join("config.toml").exists() {
+            return Ok(false);
+        }
+        match Run::open(&self.folder)?.latest() {
+            Ok(_) => Ok(true),
+            Err(TrainError::NoCheckpoint(_)) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
     fn is_trained(&self) -> bool {
         Run::read_entry(&self.folder, "train").is_some()
     }
@@ -55,7 +67,7 @@ impl Cell {
         let mut command = Command::new(std::env::current_exe().map_err(failed)?);
         let recipe = self.folder.with_extension("toml");
         write_atomic(&recipe, self.config.to_toml().as_bytes())?;
-        if self.folder.join("config.toml").exists() && Run::open(&self.folder)?.latest().is_ok() {
+        if self.has_checkpoint()? {
             command.arg("resume").arg(&self.folder);
         } else {
             if self.folder.exists() {

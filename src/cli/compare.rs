@@ -4,6 +4,7 @@ use super::cell::{Cell, Trained};
 use super::error::CliError;
 use super::eval_pairs::held_out_pairs;
 use super::options::RunOptions;
+use super::output::{note, say};
 use super::pretrain::stop_on_ctrl_c;
 use crate::config::RunConfig;
 use crate::eval::labelled_splits;
@@ -61,7 +62,7 @@ impl Compare {
         for (index, (method, cells)) in self.methods.iter().zip(&cells).enumerate() {
             let mut row = Contender { method: method.clone(), ..Default::default() };
             for (seed, cell) in cells.iter().enumerate() {
-                eprintln!("[{}/{total}] {method}, seed {}", index * cells.len() + seed + 1, cell.config.seed);
+                note!("[{}/{total}] {method}, seed {}", index * cells.len() + seed + 1, cell.config.seed);
                 match cell.train(&stop)? {
                     Trained::Finished => {
                         row.add(&cell.result()?, measures(config));
@@ -70,7 +71,7 @@ impl Compare {
                         row.peak_rss_mb.extend(cost["peak_rss_mb"].as_f64());
                     }
                     Trained::Failed(problem) => {
-                        eprintln!("{problem}");
+                        note!("{problem}");
                         row.failures.push(problem);
                     }
                     Trained::Stopped => {}
@@ -81,8 +82,7 @@ impl Compare {
                     untrained.add(&result, measures(config));
                 }
                 if stop.load(Ordering::Relaxed) {
-                    println!("stopped; run the same command again to continue");
-                    return Ok(());
+                    return Err(CliError::Stopped("stopped; run the same command again to continue".into()));
                 }
             }
             rows.push(row);
@@ -90,7 +90,7 @@ impl Compare {
         }
         let failed = rows.iter().flat_map(|row| &row.failures).next().cloned();
         rows.push(untrained);
-        println!(
+        say!(
             "\nbatch {}, {} epochs:\n\n{}\n\ntables: {}/compare.{{md,csv,json}}",
             config.train.batch,
             config.train.epochs,

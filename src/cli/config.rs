@@ -2,6 +2,7 @@
 
 use super::error::CliError;
 use super::options::RunOptions;
+use super::output::say;
 use crate::config::{RunConfig, reference_markdown};
 use clap::Subcommand;
 
@@ -16,8 +17,8 @@ pub enum ConfigVerb {
 impl ConfigVerb {
     pub fn run(self) -> Result<(), CliError> {
         match self {
-            Self::Show(options) => print!("{}", RunConfig::resolve(&options.overrides()?)?.0.to_toml()),
-            Self::Reference => print!("{}", reference_markdown()),
+            Self::Show(options) => say!("{}", RunConfig::resolve(&options.overrides()?)?.0.to_toml().trim_end()),
+            Self::Reference => say!("{}", reference_markdown().trim_end()),
         }
         Ok(())
     }

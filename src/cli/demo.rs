@@ -3,8 +3,9 @@
 
 use super::error::CliError;
 use super::eval::{Measured, linear_and_knn, load_encoder, open_run_data};
-use super::eval_pairs::{Encoders, held_out_pairs, recall_cells};
-use super::pretrain::{Verbosity, prepare, refuse_existing, stop_on_ctrl_c, train};
+use super::eval_pairs::{Encoders, RETRIEVAL_HEADER, chance_recall, held_out_pairs, retrieval_cells};
+use super::output::say;
+use super::pretrain::{Prepared, Verbosity, prepare, refuse_existing, stop_on_ctrl_c, train};
 use crate::config::{Overrides, RunConfig};
 use crate::eval::FrozenEncoder;
 use crate::report::{accuracy_cell, table};
@@ -50,7 +51,7 @@ impl Demo {
         let mut rows = Vec::new();
         for method in ["sogclr", "simclr"] {
             let folder = out.join(method);
-            let Some(run) = self.trained(method, &folder, &stop)? else { return Ok(()) };
+            let run = self.trained(method, &folder, &stop)?;
             let encoder = load_encoder(&folder, &run.config, open_device(run.config.train.device)?)?;
             let measured = linear_and_knn(&encoder, &open_run_data(&folder, &run.config)?)?;
             encoder.assert_frozen();
@@ -61,7 +62,7 @@ impl Demo {
         let device = open_device(config.train.device)?;
         let untrained = FrozenEncoder::untrained(&config.encoder, config.seed, &config.augment, device);
         rows.push(row("untrained", &linear_and_knn(&untrained, &data)?));
-        println!(
+        say!(
             "\nFashion-MNIST subset, {} images, batch {}, {} epochs, seed {}, {:.0} s in all:\n",
             config.data.limit.unwrap_or_default(),
             config.train.batch,
@@ -69,9 +70,9 @@ impl Demo {
             self.seed,
             began.elapsed().as_secs_f64()
         );
-        println!("{}", table(&["encoder", "linear top-1 % (95 % interval)", "kNN top-1 % (95 % interval)"], &rows));
-        println!("\nruns: {}/sogclr and {}/simclr", out.display(), out.display());
-        println!("next: sogclr pretrain YOUR_IMAGES --out runs/mine");
+        say!("{}", table(&["encoder", "linear top-1 % (95 % interval)", "kNN top-1 % (95 % interval)"], &rows));
+        say!("\nruns: {}/sogclr and {}/simclr", out.display(), out.display());
+        say!("next: sogclr pretrain YOUR_IMAGES --out runs/mine");
         Ok(())
     }
 
@@ -80,47 +81,40 @@ impl Demo {
         let mut budget = None;
         for method in ["sogclr", "clip"] {
             let folder = out.join(method);
-            let Some(run) = self.trained(method, &folder, stop)? else { return Ok(()) };
+            let run = self.trained(method, &folder, stop)?;
             let test = held_out_pairs(run.open_data()?)?;
             let encoders = Encoders::load(&folder, &run.config, open_device(run.config.train.device)?)?;
             let result = encoders.retrieval(&test)?;
             Run::summarise(&folder, "eval_retrieval", json!(result))?;
-            let recalls = [recall_cells(&result.image_to_text), recall_cells(&result.text_to_image)].concat();
-            rows.push([vec![method.to_owned()], recalls, vec![percent(result.mean_recall)]].concat());
-            let names: Vec<usize> = (0..test.len()).map(|id| test.captions(id).len()).collect();
-            budget = Some((run.config.train.batch, run.config.train.epochs, result, names));
+            rows.push(retrieval_cells(method, &result));
+            budget = Some((run.config.train.batch, run.config.train.epochs, chance_recall(&test)));
         }
-        let Some((batch, epochs, result, names)) = budget else { return Ok(()) };
-        let name = |k| names.iter().map(|&own| chance(own, result.captions, k)).sum::<f64>() / names.len() as f64;
-        let chances = [[1, 5, 10].map(name), [1, 5, 10].map(|k| chance(1, result.images, k))].concat();
-        let mean = chances.iter().sum::<f64>() / 6.0;
-        let cells = chances.into_iter().chain([mean]).map(percent);
-        rows.push(std::iter::once("chance".to_owned()).chain(cells).collect());
-        println!(
+        let Some((batch, epochs, chance)) = budget else { return Ok(()) };
+        rows.push(retrieval_cells("chance", &chance));
+        say!(
             "\nemoji: trained on {} pictures of one vendor, tested on {} of another, batch {batch}, {epochs} epochs, \
              seed {}, {:.0} s in all:\n",
-            result.images,
-            result.images,
+            chance.images,
+            chance.images,
             self.seed,
             began.elapsed().as_secs_f64()
         );
-        let header = ["", "name R@1 %", "R@5 %", "R@10 %", "picture R@1 %", "R@5 %", "R@10 %", "mean %"];
-        println!("{}", table(&header, &rows));
+        say!("{}", table(&RETRIEVAL_HEADER, &rows));
         let out = out.display();
-        println!("\nruns: {out}/sogclr and {out}/clip");
-        println!("next: sogclr search {out}/sogclr \"red heart\"");
-        println!("      sogclr pretrain --pairs captions.tsv --images YOUR_IMAGES --out runs/mine");
+        say!("\nruns: {out}/sogclr and {out}/clip");
+        say!("next: sogclr search {out}/sogclr \"red heart\"");
+        say!("      sogclr pretrain --pairs captions.tsv --images YOUR_IMAGES --out runs/mine");
         Ok(())
     }
 
-    /// A finished run in `folder`; `None` if it was stopped.
-    fn trained(&self, method: &str, folder: &Path, stop: &AtomicBool) -> Result<Option<Run>, CliError> {
-        let (run, trainer, split) = prepare(&self.overrides(method)?, folder, Verbosity::Quiet)?;
+    /// A finished run in `folder`.
+    fn trained(&self, method: &str, folder: &Path, stop: &AtomicBool) -> Result<Run, CliError> {
+        let Prepared { run, trainer, split, .. } = prepare(&self.overrides(method)?, folder, Verbosity::Quiet)?;
         if train(&run, trainer, split, stop, method)? == Outcome::Stopped {
-            println!("stopped; continue with: sogclr resume {}", folder.display());
-            return Ok(None);
+            let message = format!("stopped; continue with: sogclr resume {}", folder.display());
+            return Err(CliError::Stopped(message));
         }
-        Ok(Some(run))
+        Ok(run)
     }
 
     fn overrides(&self, method: &str) -> Result<Overrides, CliError> {
@@ -132,15 +126,6 @@ impl Demo {
     }
 }
 
-fn percent(share: f64) -> String {
-    format!("{:.1}", 100.0 * share)
-}
-
-/// Probability that one of `own` captions is among the first `k` of `all` in random order: 1 − C(all−own, k)/C(all, k).
-fn chance(own: usize, all: usize, k: usize) -> f64 {
-    1.0 - (0..k.min(all)).map(|j| all.saturating_sub(own + j) as f64 / (all - j) as f64).product::<f64>()
-}
-
 fn row(name: &str, measured: &Measured) -> Vec<String> {
     vec![name.to_owned(), accuracy_cell(&measured.linear), accuracy_cell(&measured.knn)]
 }
@@ -150,20 +135,4 @@ fn free_folder(out: &Path) -> PathBuf {
     let numbered = |n: usize| PathBuf::from(format!("{}-{n}", out.display()));
     let candidates = std::iter::once(out.to_owned()).chain((2..).map(numbered));
     candidates.into_iter().find(|path| !path.exists()).expect("some number is free")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_image_with_more_names_finds_one_more_often() {
-        for (own, all, k) in [(1, 6, 1), (1, 6, 5), (2, 6, 1), (2, 6, 3), (5, 6, 2), (3, 3, 1), (1, 3, 5)] {
-            // Every choice of the first k places as bits; the first `own` captions are the image's.
-            let firsts: Vec<u32> = (0_u32..1 << all).filter(|set| set.count_ones() as usize == k.min(all)).collect();
-            let hits = firsts.iter().filter(|&set| set & ((1 << own) - 1) != 0).count();
-            let want = hits as f64 / firsts.len() as f64;
-            assert!((chance(own, all, k) - want).abs() < 1e-12, "{own} of {all} within {k}: {want}");
-        }
-    }
 }

@@ -12,6 +12,8 @@ pub enum CliError {
     Input(String),
     /// The run failed: exit code 1.
     Failed(String),
+    /// Asked to stop, everything saved: exit code 130, so that a script does not go on.
+    Stopped(String),
 }
 
 impl CliError {
@@ -19,13 +21,14 @@ impl CliError {
         match self {
             Self::Input(_) => 2,
             Self::Failed(_) => 1,
+            Self::Stopped(_) => 130,
         }
     }
 }
 
 impl fmt::Display for CliError {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        let (Self::Input(text) | Self::Failed(text)) = self;
+        let (Self::Input(text) | Self::Failed(text) | Self::Stopped(text)) = self;
         f.write_str(text)
     }
 }

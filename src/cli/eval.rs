@@ -2,6 +2,7 @@
 
 use super::error::CliError;
 use super::eval_pairs::{RetrievalVerb, ZeroShotVerb};
+use super::output::{note, say};
 use super::progress::Counter;
 use crate::config::{DeviceName, RunConfig};
 use crate::data::{DataConfig, Dataset, Manifest, Split};
@@ -40,6 +41,9 @@ pub struct Target {
     /// Use only N training images, the same share of each class
     #[arg(long, value_name = "N")]
     limit: Option<usize>,
+    /// Leave out images that cannot be read
+    #[arg(long)]
+    pub skip_bad: bool,
     /// cpu, cpu-exact, wgpu or cuda; the run's own unless given
     #[arg(long, value_name = "NAME")]
     pub device: Option<DeviceName>,
@@ -55,6 +59,7 @@ impl Target {
             None => own,
         };
         let given = &mut config.data;
+        given.skip_bad |= self.skip_bad;
         given.limit = self.limit.or(given.limit);
         given.classes = self.classes.clone().or(given.classes.take());
         given.test = self.test.clone().or(given.test.take());
@@ -62,6 +67,9 @@ impl Target {
             return open_run_data(&self.run, &config);
         }
         let mut data = Dataset::open(&config.data, config.seed)?;
+        if config.data.skip_bad {
+            Manifest::build(&mut data.train, true, || {})?;
+        }
         leave_out_bad_tests(&mut data, &config)?;
         Ok(data)
     }
@@ -98,7 +106,7 @@ pub struct Knn {
     #[command(flatten)]
     target: Target,
     /// Neighbours that vote
-    #[arg(short, long, default_value_t = 200)]
+    #[arg(short, long, default_value_t = NEIGHBOURS)]
     k: usize,
 }
 
@@ -131,7 +139,8 @@ impl Eval {
                 if verb.k == 0 {
                     return Err(CliError::Input("-k is 0: at least one neighbour must vote".into()));
                 }
-                evaluate(&verb.target, "eval_knn", "nearest neighbours", |encoder, train, test, classes| {
+                let title = format!("{} nearest neighbours", verb.k);
+                evaluate(&verb.target, "eval_knn", &title, |encoder, train, test, classes| {
                     let (train, test) = features(encoder, train, test)?;
                     Ok(knn_predict(&train, &test, classes, verb.k))
                 })
@@ -154,6 +163,18 @@ fn leave_out_bad_tests(data: &mut Dataset, config: &RunConfig) -> Result<(), Cli
     Ok(())
 }
 
+/// Neighbours that vote, unless the user says otherwise.
+const NEIGHBOURS: usize = 20;
+
+/// The step of the run's newest checkpoint, with a word if training has not come to its end.
+pub fn say_if_unfinished(run: &Path) -> Option<usize> {
+    let step = Run::newest_step(run);
+    if let (Some(step), None) = (step, Run::read_entry(run, "train")) {
+        note!("this run is not finished: its encoder is that of step {step}");
+    }
+    step
+}
+
 /// What an encoder of images reaches.
 #[derive(Serialize)]
 pub struct Measured {
@@ -166,7 +187,6 @@ pub struct Measured {
 
 /// Linear (fast protocol) and nearest-neighbour accuracy.
 pub fn linear_and_knn(encoder: &FrozenEncoder, data: &Dataset) -> Result<Measured, CliError> {
-    const NEIGHBOURS: usize = 20;
     let (train, test) = labelled_splits(data)?;
     let (train, test) = features(encoder, &train, &test)?;
     let classes = data.classes.len();
@@ -203,11 +223,12 @@ fn evaluate(
 ) -> Result<(), CliError> {
     let config = Run::read_config(&target.run)?;
     let data = target.open(&config)?;
+    let step = say_if_unfinished(&target.run);
     let (train, test) = labelled_splits(&data)?;
     if data.test.is_none() {
-        eprintln!("no test images: every fifth training image of each class is held out");
+        note!("no test images: every fifth training image of each class is held out from the classifier");
         if config.method.spec().needs_labels() && target.data.is_none() {
-            eprintln!("warning: {} was trained with the labels of the held-out images", config.method.name());
+            note!("warning: {} was trained with the labels of the held-out images", config.method.name());
         }
     }
     let device = open_device(target.device.unwrap_or(config.train.device))?;
@@ -218,13 +239,16 @@ fn evaluate(
     let untrained_accuracy = measure(&untrained, &train, &test, classes)?;
     encoder.assert_frozen();
 
-    println!("{title} on {}: {} training, {} test images, {classes} classes", data.title, train.len(), test.len());
+    let result = json!({
+        "data": data.title, "title": title, "training_images": train.len(), "test_images": test.len(),
+        "step": step, "trained": trained_accuracy, "untrained": untrained_accuracy,
+    });
+    Run::summarise(&target.run, key, result)?;
+    say!("{title} on {}: {} training, {} test images, {classes} classes", data.title, train.len(), test.len());
     let row = |name: &str, accuracy: &Accuracy| {
         vec![name.to_owned(), accuracy_cell(accuracy), format!("{:.1}", 100.0 * accuracy.top5)]
     };
     let rows = [row(config.method.name(), &trained_accuracy), row("untrained", &untrained_accuracy)];
-    println!("{}", table(&["encoder", "top-1 % (95 % interval)", "top-5 %"], &rows));
-    let result = json!({ "data": data.title, "trained": trained_accuracy, "untrained": untrained_accuracy });
-    Run::summarise(&target.run, key, result)?;
+    say!("{}", table(&["encoder", "top-1 % (95 % interval)", "top-5 %"], &rows));
     Ok(())
 }

@@ -1,12 +1,14 @@
 //! `sogclr eval retrieval` and `sogclr eval zeroshot`: what image and text encoder do together.
 
 use super::error::CliError;
-use super::eval::{Target, load_encoder};
+use super::eval::{Target, load_encoder, say_if_unfinished};
+use super::output::{note, say};
 use super::progress::Counter;
 use crate::config::{DeviceName, RunConfig};
 use crate::data::{Dataset, Manifest, Split, pairs};
 use crate::eval::{
-    EvalError, FrozenEncoder, FrozenText, Recall, Retrieval, TEMPLATES, class_weights, retrieve, zero_shot,
+    EvalError, FrozenEncoder, FrozenText, Recall, Retrieval, TEMPLATES, class_weights, retrieve, retrieve_by_chance,
+    zero_shot,
 };
 use crate::math::UnitRows;
 use crate::report::{accuracy_cell, table};
@@ -58,9 +60,6 @@ pub struct ZeroShotVerb {
     /// name may be in any order and name more classes than there are.
     #[arg(long, value_name = "FILE")]
     class_names: Option<PathBuf>,
-    /// Leave out images that cannot be read
-    #[arg(long)]
-    skip_bad: bool,
 }
 
 /// Both encoders of a run.
@@ -112,9 +111,19 @@ impl Encoders {
     }
 }
 
-/// 12.3 / 34.5 / 45.6
-pub fn recall_cells(recall: &Recall) -> Vec<String> {
-    [recall.at1, recall.at5, recall.at10].map(|share| format!("{:.1}", 100.0 * share)).to_vec()
+pub const RETRIEVAL_HEADER: [&str; 8] =
+    ["", "text R@1 %", "R@5 %", "R@10 %", "image R@1 %", "R@5 %", "R@10 %", "mean %"];
+
+/// One row of a table with [`RETRIEVAL_HEADER`].
+pub fn retrieval_cells(name: &str, found: &Retrieval) -> Vec<String> {
+    let of = |recall: &Recall| [recall.at1, recall.at5, recall.at10];
+    let shares = [&of(&found.image_to_text)[..], &of(&found.text_to_image), &[found.mean_recall]].concat();
+    std::iter::once(name.to_owned()).chain(shares.iter().map(|share| format!("{:.1}", 100.0 * share))).collect()
+}
+
+/// What a random order would reach.
+pub fn chance_recall(split: &Split) -> Retrieval {
+    retrieve_by_chance(&(0..split.len()).map(|id| split.captions(id).len()).collect::<Vec<_>>())
 }
 
 /// The pairs that training does not see.
@@ -126,21 +135,13 @@ pub fn held_out_pairs(data: Dataset) -> Result<Split, CliError> {
     })
 }
 
-/// Training has a key where these verbs have a flag.
-fn advise_flag(error: impl Into<CliError>) -> CliError {
-    match error.into() {
-        CliError::Input(text) => CliError::Input(text.replace("--set data.skip_bad=true", "--skip-bad")),
-        failed => failed,
-    }
-}
-
 /// Checks every image of a split, and warns if the run in `folder` was trained on some of them.
 fn check_held_out(folder: &Path, split: &mut Split, skip_bad: bool) -> Result<(), CliError> {
     let bar = Counter::new("checking images", split.len());
-    let (images, bad) = Manifest::build(split, skip_bad, || bar.inc(1)).map_err(advise_flag)?;
+    let (images, bad) = Manifest::build(split, skip_bad, || bar.inc(1))?;
     drop(bar);
     if let Some(first) = bad.first() {
-        eprintln!("left out {} unreadable images, first: {first}", bad.len());
+        note!("left out {} unreadable images, first: {first}", bad.len());
     }
     let path = folder.join("manifest.jsonl");
     let trained = Manifest::from_jsonl(&String::from_utf8_lossy(&read(&path)?))
@@ -148,7 +149,7 @@ fn check_held_out(folder: &Path, split: &mut Split, skip_bad: bool) -> Result<()
     let trained: HashSet<&str> = trained.entries.iter().map(|entry| entry.hash.as_str()).collect();
     let seen = images.entries.iter().filter(|entry| trained.contains(entry.hash.as_str())).count();
     if seen > 0 {
-        eprintln!("warning: the run was trained on {seen} of these {} images, so they are not held out", split.len());
+        note!("warning: the run was trained on {seen} of these {} images, so they are not held out", split.len());
     }
     Ok(())
 }
@@ -159,27 +160,38 @@ impl RetrievalVerb {
         config.data.skip_bad |= self.skip_bad;
         let skip_bad = config.data.skip_bad;
         let device = open_device(self.device.unwrap_or(config.train.device))?;
-        let encoders = Encoders::load(&self.run, &config, device)?;
+        let encoders = Encoders::load(&self.run, &config, device.clone())?;
         let data = match self.pairs {
-            None => Run::open_data_of(&self.run, &config).map_err(advise_flag)?,
+            None => {
+                let data = Run::open_data_of(&self.run, &config)?;
+                let held_out = config.data.test.as_ref().map(|path| path.display().to_string());
+                Dataset { title: held_out.unwrap_or(data.title), ..data }
+            }
             Some(pairs) => {
-                let data = pairs::open(&pairs, self.images.as_deref(), skip_bad).map_err(advise_flag)?;
+                let data = pairs::open(&pairs, self.images.as_deref(), skip_bad)?;
                 Dataset { test: data.test.or(Some(data.train.clone())), ..data }
             }
         };
         if let Some(first) = data.problems.first() {
-            eprintln!("left out {} of the pairs, first: {first}", data.problems.len());
+            note!("left out {} of the pairs, first: {first}", data.problems.len());
         }
         let title = data.title.clone();
         let mut split = held_out_pairs(data)?;
         check_held_out(&self.run, &mut split, skip_bad)?;
+        let step = say_if_unfinished(&self.run);
         let result = encoders.retrieval(&split)?;
-        println!("retrieval on {title}: {} images, {} captions", result.images, result.captions);
-        let row = |name: &str, recall: &Recall| [vec![name.to_owned()], recall_cells(recall)].concat();
-        let rows = [row("image to text", &result.image_to_text), row("text to image", &result.text_to_image)];
-        println!("{}", table(&["", "R@1 %", "R@5 %", "R@10 %"], &rows));
-        println!("mean recall {:.1} %", 100.0 * result.mean_recall);
-        Run::summarise(&self.run, "eval_retrieval", json!({ "data": title, "result": result }))?;
+        let untrained = Encoders::untrained(&config, device)?.retrieval(&split)?;
+        let chance = chance_recall(&split);
+        let summary =
+            json!({ "data": title, "step": step, "result": result, "untrained": untrained, "chance": chance });
+        Run::summarise(&self.run, "eval_retrieval", summary)?;
+        say!("retrieval on {title}: {} images, {} captions", result.images, result.captions);
+        let rows = [
+            retrieval_cells(config.method.name(), &result),
+            retrieval_cells("untrained", &untrained),
+            retrieval_cells("chance", &chance),
+        ];
+        say!("{}", table(&RETRIEVAL_HEADER, &rows));
         Ok(())
     }
 }
@@ -187,7 +199,7 @@ impl RetrievalVerb {
 impl ZeroShotVerb {
     pub fn run(self) -> Result<(), CliError> {
         let mut config = Run::read_config(&self.target.run)?;
-        config.data.skip_bad |= self.skip_bad;
+        config.data.skip_bad |= self.target.skip_bad;
         let device = open_device(self.target.device.unwrap_or(config.train.device))?;
         let encoders = Encoders::load(&self.target.run, &config, device)?;
         let templates = match &self.templates {
@@ -227,7 +239,7 @@ impl ZeroShotVerb {
         let labels: Vec<u32> = (0..split.len()).filter_map(|id| split.label(id)).collect();
         let accuracy = zero_shot(&images, &classes, &labels);
         encoders.image.assert_frozen();
-        println!(
+        say!(
             "zero-shot on {}: {} images, {} classes, {} templates",
             data.title,
             split.len(),
@@ -240,7 +252,7 @@ impl ZeroShotVerb {
             format!("{:.1}", 100.0 * accuracy.top5),
             format!("{:.1}", 100.0 / names.len() as f64),
         ];
-        println!("{}", table(&["method", "top-1 % (95 % interval)", "top-5 %", "chance %"], &[row]));
+        say!("{}", table(&["method", "top-1 % (95 % interval)", "top-5 %", "chance %"], &[row]));
         let result = json!({ "data": data.title, "templates": templates.len(), "accuracy": accuracy });
         Run::summarise(&self.target.run, "eval_zeroshot", result)?;
         Ok(())

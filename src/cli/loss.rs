@@ -1,6 +1,7 @@
 //! `sogclr loss`: any loss on given embeddings, for a cross-check against another program.
 
 use super::error::CliError;
+use super::output::say;
 use crate::config::Overrides;
 use crate::encoder::{HostTensor, NamedTensors};
 use crate::loss::{EmbeddingSets, LossError, LossInput, SetName};
@@ -136,7 +137,7 @@ impl LossVerb {
             results.insert(name.to_owned(), HostTensor { shape: vec![column.len()], values: column.to_vec() });
         }
         save_tensors(&self.out, &results, ("format", "pt"))?;
-        println!("loss {:.6}  objective {:.6}  → {}", out.loss, out.objective, self.out.display());
+        say!("loss {:.6}  objective {:.6}  → {}", out.loss, out.objective, self.out.display());
         Ok(())
     }
 

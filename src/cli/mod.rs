@@ -1,5 +1,5 @@
-//! The command line: one file for each verb. Prints, asks for nothing, and exits 0, 1 (the run failed) or 2 (the
-//! input is wrong).
+//! The command line: one file for each verb. Prints, asks for nothing, and exits 0, 1 (the run failed), 2 (the input
+//! is wrong) or 130 (stopped by Ctrl-C).
 
 mod bench;
 mod cell;
@@ -11,6 +11,7 @@ mod eval;
 mod eval_pairs;
 mod loss;
 mod options;
+mod output;
 mod pretrain;
 mod progress;
 mod reproduce;
@@ -20,6 +21,7 @@ mod theory;
 
 use clap::{Parser, Subcommand};
 use error::CliError;
+use output::{note, say};
 use std::process::ExitCode;
 
 /// Contrastive pre-training that does not need a large batch.
@@ -65,7 +67,10 @@ pub fn main() -> ExitCode {
     match run(cli) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("error: {error}");
+            match &error {
+                CliError::Stopped(how_to_go_on) => say!("{how_to_go_on}"),
+                error => note!("error: {error}"),
+            }
             ExitCode::from(error.exit_code())
         }
     }

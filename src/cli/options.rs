@@ -30,6 +30,9 @@ pub struct RunOptions {
     /// Use only N training images, the same share of each class
     #[arg(long, value_name = "N")]
     pub limit: Option<usize>,
+    /// Leave out images and captions that cannot be used; RUN/problems.txt names them
+    #[arg(long)]
+    pub skip_bad: bool,
     /// Side of the crops in pixels; follows the images unless given
     #[arg(long, value_name = "PIXELS")]
     pub image_size: Option<usize>,
@@ -101,6 +104,7 @@ impl RunOptions {
             ("data.test", path(&self.test)),
             ("data.classes", path(&self.classes)),
             ("data.limit", number(self.limit)),
+            ("data.skip_bad", self.skip_bad.then_some(toml::Value::Boolean(true))),
             ("data.image_size", number(self.image_size)),
             ("augment.views", word(&self.views)),
             ("encoder.name", word(&self.encoder)),

@@ -2,6 +2,7 @@
 
 use super::error::CliError;
 use super::options::RunOptions;
+use super::output::{note, say};
 use super::progress::{Counter, TrainProgress, duration};
 use crate::bench::peak_rss_mb;
 use crate::comm::Solo;
@@ -39,8 +40,9 @@ impl Pretrain {
     pub fn run(self) -> Result<(), CliError> {
         refuse_existing(&self.out)?;
         let stop = stop_on_ctrl_c()?;
-        let (run, trainer, split) = prepare(&self.options.overrides()?, &self.out, Verbosity::Full)?;
-        finish(train(&run, trainer, split, &stop, "training")?, &run)
+        let Prepared { run, trainer, split, measurable } =
+            prepare(&self.options.overrides()?, &self.out, Verbosity::Full)?;
+        finish(train(&run, trainer, split, &stop, "training")?, &run, measurable)
     }
 }
 
@@ -50,15 +52,27 @@ pub enum Verbosity {
     Quiet,
 }
 
+/// A run that can begin.
+pub struct Prepared {
+    pub run: Run,
+    pub trainer: Trainer,
+    pub split: Split,
+    measurable: Measurable,
+}
+
 /// Resolves the configuration, checks the data and makes the run folder.
-pub fn prepare(overrides: &Overrides, out: &Path, verbosity: Verbosity) -> Result<(Run, Trainer, Split), CliError> {
+pub fn prepare(overrides: &Overrides, out: &Path, verbosity: Verbosity) -> Result<Prepared, CliError> {
     let (config, data) = RunConfig::resolve(overrides)?;
+    let measurable = Measurable::of(&data);
     if verbosity == Verbosity::Full {
-        println!("{}", config.to_toml());
+        say!("{}", config.to_toml());
         describe(&data);
     }
     if let Some(first) = data.problems.first() {
-        eprintln!("left out {} of the pairs, first: {first}", data.problems.len());
+        note!("left out {} of the pairs, first: {first}", data.problems.len());
+    }
+    if let Some(init) = config.train.init.as_ref().filter(|path| !path.exists()) {
+        return Err(CliError::Input(format!("{} does not exist: check --init", init.display())));
     }
     let mut split = data.train;
     let bar = Counter::new("checking images", split.len() + data.test.as_ref().map_or(0, Split::len));
@@ -68,11 +82,9 @@ pub fn prepare(overrides: &Overrides, out: &Path, verbosity: Verbosity) -> Resul
     }
     drop(bar);
     if let Some(first) = bad.first() {
-        eprintln!("left out {} unreadable images, first: {first}", bad.len());
-        if split.len() < config.train.batch {
-            let problem = format!("only {} readable images are left, fewer than the batch", split.len());
-            return Err(CliError::Input(problem));
-        }
+        note!("left out {} unreadable images, first: {first}", bad.len());
+        // What fitted all images may not fit those that are left.
+        config.validate(split.len())?;
     }
     let trainer = Trainer::new(&config, split.len())?;
     let run = Run::create(out, config, &manifest)?;
@@ -80,7 +92,7 @@ pub fn prepare(overrides: &Overrides, out: &Path, verbosity: Verbosity) -> Resul
     if !left_out.is_empty() {
         write_atomic(&out.join("problems.txt"), (left_out.join("\n") + "\n").as_bytes())?;
     }
-    Ok((run, trainer, split))
+    Ok(Prepared { run, trainer, split, measurable })
 }
 
 fn describe(data: &Dataset) {
@@ -91,7 +103,7 @@ fn describe(data: &Dataset) {
         captions => format!("{captions} captions"),
     };
     let test = data.test.as_ref().map_or("no test images".to_owned(), |t| format!("{} test images", t.len()));
-    eprintln!("data: {}, {} training images, {test}, {labels}", data.title, data.train.len());
+    note!("data: {}, {} training images, {test}, {labels}", data.title, data.train.len());
 }
 
 /// Trains to the end or to Ctrl-C, and writes the summary.
@@ -121,7 +133,7 @@ pub fn train(
                 "peak_rss_mb": peak_rss_mb(),
             }),
         )?;
-        eprintln!("{label}: done in {}", duration(began.elapsed()));
+        note!("{label}: done in {}", duration(began.elapsed()));
     }
     Ok(outcome)
 }
@@ -146,20 +158,47 @@ pub fn summarise(run: &Run, samples: usize, steps: usize, more: Value) -> Result
     Ok(Run::summarise(run.folder(), "train", summary)?)
 }
 
+/// What the run's own data allows to measure.
+#[derive(Clone, Copy)]
+pub enum Measurable {
+    Classes,
+    HeldOutPairs,
+    UnlabelledImages,
+    TrainingPairs,
+}
+
+impl Measurable {
+    pub fn of(data: &Dataset) -> Self {
+        match (data.train.has_captions(), &data.test) {
+            (true, Some(_)) => Self::HeldOutPairs,
+            (true, None) => Self::TrainingPairs,
+            (false, _) if data.train.is_labelled() => Self::Classes,
+            (false, _) => Self::UnlabelledImages,
+        }
+    }
+
+    fn how(self, run: &str) -> String {
+        match self {
+            Self::Classes => format!("linear {run}"),
+            Self::HeldOutPairs => format!("retrieval {run}"),
+            Self::UnlabelledImages => format!("knn {run} LABELLED_IMAGES"),
+            Self::TrainingPairs => format!("retrieval {run} HELD_OUT_PAIRS"),
+        }
+    }
+}
+
 /// Says what to do next.
-pub fn finish(outcome: Outcome, run: &Run) -> Result<(), CliError> {
+pub fn finish(outcome: Outcome, run: &Run, measurable: Measurable) -> Result<(), CliError> {
     let folder = run.folder().display();
     match outcome {
         Outcome::Finished => {
-            println!("encoder: {folder}/encoder.safetensors");
-            println!("load it: {}", run.config.encoder.torch_recipe());
-            let verb = if run.config.text.is_some() { "retrieval" } else { "linear" };
-            println!("measure it: sogclr eval {verb} {folder}");
+            say!("encoder: {folder}/encoder.safetensors");
+            say!("load it: {}", run.config.encoder.torch_recipe());
+            say!("measure it: sogclr eval {}", measurable.how(&folder.to_string()));
             Ok(())
         }
         Outcome::Stopped => {
-            println!("stopped, checkpoint written; continue with: sogclr resume {folder}");
-            Ok(())
+            Err(CliError::Stopped(format!("stopped, checkpoint written; continue with: sogclr resume {folder}")))
         }
     }
 }
@@ -192,7 +231,7 @@ pub fn stop_on_ctrl_c() -> Result<Arc<AtomicBool>, CliError> {
         if flag.swap(true, Ordering::Relaxed) {
             std::process::exit(130);
         }
-        eprintln!("\nstopping after this step (Ctrl-C again to end at once)");
+        note!("\nstopping after this step (Ctrl-C again to end at once)");
     };
     ctrlc::set_handler(handler).map_err(|error| CliError::Failed(format!("cannot catch Ctrl-C: {error}")))?;
     Ok(stop)

@@ -1,5 +1,6 @@
 //! Progress: a bar on a terminal, plain lines elsewhere. All on standard error.
 
+use super::output::note;
 use crate::train::{StepReport, Verdict};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::IsTerminal;
@@ -25,7 +26,7 @@ impl Counter {
         bar.set_message(what);
         let is_plain = !std::io::stderr().is_terminal();
         if is_plain {
-            eprintln!("{what}: {total}");
+            note!("{what}: {total}");
         }
         Self { bar, what, last_line: is_plain.then(|| Mutex::new(Instant::now())) }
     }
@@ -38,7 +39,7 @@ impl Counter {
             *last_line = Instant::now();
             let (done, total) = (self.bar.position(), self.bar.length().unwrap_or_default());
             let left = self.bar.elapsed().mul_f64(total.saturating_sub(done) as f64 / done as f64);
-            eprintln!("{} {done}/{total} · {} left", self.what, duration(left));
+            note!("{} {done}/{total} · {} left", self.what, duration(left));
         }
     }
 }
@@ -65,7 +66,7 @@ impl TrainProgress {
     pub fn new(label: &str, total_steps: usize, first_step: usize) -> Self {
         let bar = std::io::stderr().is_terminal().then(|| {
             let bar = ProgressBar::new(total_steps as u64).with_position(first_step as u64);
-            let style = ProgressStyle::with_template("{prefix} [{bar:24}] {msg}").expect("a valid template");
+            let style = ProgressStyle::with_template("{prefix} [{bar:24}] {wide_msg}").expect("a valid template");
             bar.set_style(style.progress_chars("=> "));
             bar.set_prefix(label.to_owned());
             bar
@@ -87,7 +88,7 @@ impl TrainProgress {
                 bar.finish();
             }
         } else if finished || self.last_line.is_none_or(|last| last.elapsed() >= LINE_EVERY) {
-            eprintln!("{} {}", self.label, self.text(report));
+            note!("{} {}", self.label, self.text(report));
             self.last_line = Some(Instant::now());
         }
     }

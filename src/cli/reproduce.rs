@@ -3,6 +3,7 @@
 use super::cell::{Cell, Trained};
 use super::error::CliError;
 use super::eval::{linear_and_knn, open_run_data};
+use super::output::{note, say};
 use super::pretrain::stop_on_ctrl_c;
 use super::theory::epsilon_of_run;
 use crate::bench::processor;
@@ -84,7 +85,7 @@ impl Reproduce {
         let title = |run: &Wanted| format!("{}, {}", study.rows[run.row].name, study.columns[run.column].name);
         if !wanted.iter().any(|run| title(run).contains(only)) {
             let cells: Vec<String> = wanted.iter().filter(|run| run.seed == 0).map(title).collect();
-            return Err(CliError::Input(format!("no cell is called {only:?}; there are\n  {}", cells.join("\n  "))));
+            return Err(CliError::Input(format!("no cell is called {only:?}; there are {}", cells.join("; "))));
         }
         let is_asked = |run: &Wanted| run.seed < self.seeds(&study) && title(run).contains(only);
         let is_missing = |run: &Wanted| run.record.is_none() && is_asked(run);
@@ -116,7 +117,7 @@ impl Reproduce {
                 continue;
             }
             begun += 1;
-            eprintln!("[{begun}/{missing}] {}, seed {}", title(run), run.seed);
+            note!("[{begun}/{missing}] {}, seed {}", title(run), run.seed);
             // There is data, and so a cell, for what is missing.
             let (cell, data) = &cells[index];
             match train_and_measure(cell, data, &stop)? {
@@ -126,13 +127,10 @@ impl Reproduce {
                     self.write(&study, &wanted)?;
                 }
                 Err(Trained::Failed(problem)) => {
-                    eprintln!("{problem}");
+                    note!("{problem}");
                     failed = Some(problem);
                 }
-                Err(_) => {
-                    println!("stopped; run the same command again to continue");
-                    return Ok(());
-                }
+                Err(_) => return Err(CliError::Stopped("stopped; run the same command again to continue".into())),
             }
         }
         if study.show == Show::Epsilon {
@@ -140,8 +138,8 @@ impl Reproduce {
         }
         let text = self.write(&study, &wanted)?;
         let stem = self.stem(&study);
-        println!("{} ({}, budget {}):\n\n{text}\n", study.title, study.paper, self.budget.name());
-        println!("results: {}.{{md,csv,svg}}", stem.display());
+        say!("{} ({}, budget {}):\n\n{text}\n", study.title, study.paper, self.budget.name());
+        say!("results: {}.{{md,csv,svg}}", stem.display());
         match failed {
             Some(problem) => Err(CliError::Failed(format!("not every run finished: {problem}"))),
             None => Ok(()),
@@ -169,8 +167,8 @@ impl Reproduce {
             let state = format!("{done} of {}", wanted.len());
             rows.push(vec![study.name.to_owned(), study.paper, study.title, state]);
         }
-        println!("{}", table(&["study", "paper", "what it shows", "runs done"], &rows));
-        println!("\nbudget {}; run one with: sogclr reproduce STUDY --budget minutes|hours", self.budget.name());
+        say!("{}", table(&["study", "paper", "what it shows", "runs done"], &rows));
+        say!("\nbudget {}; run one with: sogclr reproduce STUDY --budget minutes|hours", self.budget.name());
         Ok(())
     }
 
@@ -317,6 +315,7 @@ fn curve(cell: &Cell, result: &Value) -> Result<Vec<CurvePoint>, CliError> {
     };
     let mut points = vec![measured(0, FrozenEncoder::untrained(encoder, *seed, augment, device.clone()))?];
     for checkpoint in Run::read_all(&cell.folder)? {
+        let checkpoint = checkpoint?;
         let epoch = checkpoint.step / steps;
         if checkpoint.step == epoch * steps && (1..train.epochs).contains(&epoch) && epoch.is_multiple_of(every) {
             let frozen = FrozenEncoder::load(encoder, &checkpoint.encoder(), augment, device.clone())?;

@@ -1,7 +1,8 @@
 //! `sogclr resume`: continue a run exactly where its last checkpoint left it.
 
 use super::error::CliError;
-use super::pretrain::{finish, stop_on_ctrl_c, summarise, train};
+use super::output::{note, say};
+use super::pretrain::{Measurable, finish, stop_on_ctrl_c, summarise, train};
 use crate::train::{Run, Trainer};
 use clap::Args;
 use serde_json::json;
@@ -23,7 +24,7 @@ impl Resume {
         let data = run.open_data()?;
         let (checkpoint, broken) = run.latest()?;
         if let Some(error) = broken {
-            eprintln!("going back to step {}: {error}", checkpoint.step);
+            note!("going back to step {}: {error}", checkpoint.step);
         }
         let trainer = Trainer::restore(&run.config, data.train.len(), checkpoint)?;
         let (done, total) = (trainer.step(), trainer.plan().total_steps());
@@ -31,11 +32,12 @@ impl Resume {
             if Run::read_entry(&self.run, "train").is_none() {
                 summarise(&run, data.train.len(), total, json!({}))?;
             }
-            println!("{} is complete ({total} steps)", self.run.display());
+            say!("{} is complete ({total} steps)", self.run.display());
             return Ok(());
         }
-        eprintln!("continuing at step {done} of {total}");
+        note!("continuing at step {done} of {total}");
         let stop = stop_on_ctrl_c()?;
-        finish(train(&run, trainer, data.train, &stop, "training")?, &run)
+        let measurable = Measurable::of(&data);
+        finish(train(&run, trainer, data.train, &stop, "training")?, &run, measurable)
     }
 }

@@ -2,6 +2,7 @@
 
 use super::error::CliError;
 use super::eval_pairs::Encoders;
+use super::output::{note, say};
 use super::progress::Counter;
 use crate::config::DeviceName;
 use crate::data::{Manifest, open_images};
@@ -52,7 +53,7 @@ impl Search {
                 let (_, bad) = Manifest::build(&mut split, true, || bar.inc(1))?;
                 drop(bar);
                 if let Some(first) = bad.first() {
-                    eprintln!("left out {} unreadable images, first: {first}", bad.len());
+                    note!("left out {} unreadable images, first: {first}", bad.len());
                 }
                 split
             }
@@ -63,12 +64,12 @@ impl Search {
         order.sort_by(|&a, &b| scores[b].total_cmp(&scores[a]));
         order.truncate(self.top);
         for &id in &order {
-            println!("{:.3}  {}", scores[id], split.name(id));
+            say!("{:.3}  {}", scores[id], split.name(id));
         }
         let pictures: Result<Vec<_>, _> = order.iter().map(|&id| split.image(id)).collect();
         let sheet = self.sheet.unwrap_or_else(|| self.run.join("search.png"));
         write_atomic(&sheet, &contact_sheet(&pictures?))?;
-        println!("picture: {}", sheet.display());
+        say!("picture: {}", sheet.display());
         Ok(())
     }
 }

@@ -71,6 +71,16 @@ pub(super) fn resolve(overrides: &Overrides) -> Result<(RunConfig, Dataset), Con
     if let Some(Value::Table(given)) = user.get_mut("method") {
         // `sogclr` is also the name of its form for pairs.
         given.insert("kind".into(), Value::String(method.name().into()));
+        // `gamma = 0.9` is a constant.
+        if let Some(value) =
+            given.get("gamma").and_then(|gamma| gamma.as_float().or(gamma.as_integer().map(|v| v as f64)))
+        {
+            let constant = [("kind", Value::String("constant".into())), ("value", Value::Float(value))];
+            given.insert(
+                "gamma".into(),
+                Value::Table(constant.map(|(key, value)| (key.to_owned(), value)).into_iter().collect()),
+            );
+        }
         // As FastCLIP has it: γ falls over half of the run.
         if let Some(Value::Table(gamma)) = given.get_mut("gamma")
             && gamma.get("kind").and_then(Value::as_str) == Some("cosine")

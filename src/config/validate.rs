@@ -10,6 +10,11 @@ impl RunConfig {
             true => Ok(()),
             false => Err(ConfigError::Value { key: key.into(), problem }),
         };
+        if samples < 2 {
+            let problem =
+                format!("has {samples} training images: contrastive learning needs at least 2, better hundreds");
+            return Err(ConfigError::Value { key: "data".into(), problem });
+        }
         let batch = self.train.batch;
         require(batch >= 2, "train.batch", format!("is {batch}; a contrastive batch has at least 2 images"))?;
         let problem = format!("is {batch}, but there are only {samples} training images: lower --batch");
@@ -108,6 +113,7 @@ impl RunConfig {
             let [low, high] = group.scale;
             let problem = format!("has scale {low}–{high}; it must lie within 0–1 and rise");
             require(0.0 < low && low <= high && high <= 1.0, "augment.views", problem)?;
+            require(group.count >= 1, "augment.views", "has a group without crops".into())?;
             let problem = format!("has size {}; it must lie between 4 and 4096 pixels", group.size);
             require((4..=4096).contains(&group.size), "augment.views", problem)?;
         }

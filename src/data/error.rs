@@ -18,14 +18,14 @@ pub enum DataError {
     Format { path: PathBuf, cause: String },
     #[error(
         "{count} of {total} images cannot be read, first {first}: repair or remove them, \
-         or leave them out with --set data.skip_bad=true"
+         or leave them out with --skip-bad"
     )]
     BadImages { count: usize, total: usize, first: String },
     #[error("{0} holds no pairs of image and caption")]
     NoPairs(String),
     #[error(
         "{count} of {total} captions cannot be used, first {first}: repair the file, \
-         or leave them out with --set data.skip_bad=true"
+         or leave them out with --skip-bad"
     )]
     BadPairs { count: usize, total: usize, first: String },
     #[error("{path} names class {class:?}, which the data does not have (it has {known})")]

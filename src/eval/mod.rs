@@ -20,7 +20,7 @@ pub use knn::{knn_predict, knn_scores};
 pub use linear_fast::linear_fast;
 pub use linear_paper::{PaperProtocol, linear_paper};
 pub use logistic::{LinearClassifier, fit_logistic};
-pub use retrieval::{Recall, Retrieval, retrieve};
+pub use retrieval::{Recall, Retrieval, retrieve, retrieve_by_chance};
 pub use split::labelled_splits;
 pub use text::FrozenText;
 pub use zero_shot::{TEMPLATES, class_weights, zero_shot};

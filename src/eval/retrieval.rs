@@ -23,6 +23,13 @@ pub struct Retrieval {
     pub captions: usize,
 }
 
+impl Retrieval {
+    fn new(image_to_text: Recall, text_to_image: Recall, images: usize, captions: usize) -> Self {
+        let mean_recall = (image_to_text.sum() + text_to_image.sum()) / 6.0;
+        Self { image_to_text, text_to_image, mean_recall, images, captions }
+    }
+}
+
 impl Recall {
     /// From how many others come before each.
     fn of(ranks: &[usize]) -> Self {
@@ -47,15 +54,37 @@ pub fn retrieve(images: &Matrix, texts: &Matrix, owners: &[usize]) -> Retrieval 
         let own = owners[text];
         s.iter().enumerate().filter(|&(image, &score)| image != own && score >= s[own]).count()
     });
-    let (image_to_text, text_to_image) = (Recall::of(&image_ranks), Recall::of(&text_ranks));
-    let mean_recall = (image_to_text.sum() + text_to_image.sum()) / 6.0;
-    Retrieval { image_to_text, text_to_image, mean_recall, images: images.nrows(), captions: texts.nrows() }
+    Retrieval::new(Recall::of(&image_ranks), Recall::of(&text_ranks), images.nrows(), texts.nrows())
+}
+
+/// What a random order reaches, where image i has `captions[i]` captions.
+pub fn retrieve_by_chance(captions: &[usize]) -> Retrieval {
+    let (images, all) = (captions.len(), captions.iter().sum());
+    let one_of_its = |k: usize| captions.iter().map(|&own| chance(own, all, k)).sum::<f64>() / images as f64;
+    let recall = |at: &dyn Fn(usize) -> f64| Recall { at1: at(1), at5: at(5), at10: at(10) };
+    Retrieval::new(recall(&one_of_its), recall(&|k| chance(1, images, k)), images, all)
+}
+
+/// Probability that one of `own` captions is among the first `k` of `all` in random order: 1 − C(all−own, k)/C(all, k).
+fn chance(own: usize, all: usize, k: usize) -> f64 {
+    1.0 - (0..k.min(all)).map(|j| all.saturating_sub(own + j) as f64 / (all - j) as f64).product::<f64>()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use ndarray::array;
+
+    #[test]
+    fn an_image_with_more_names_finds_one_more_often() {
+        for (own, all, k) in [(1, 6, 1), (1, 6, 5), (2, 6, 1), (2, 6, 3), (5, 6, 2), (3, 3, 1), (1, 3, 5)] {
+            // Every choice of the first k places as bits; the first `own` captions are the image's.
+            let firsts: Vec<u32> = (0_u32..1 << all).filter(|set| set.count_ones() as usize == k.min(all)).collect();
+            let hits = firsts.iter().filter(|&set| set & ((1 << own) - 1) != 0).count();
+            let want = hits as f64 / firsts.len() as f64;
+            assert!((chance(own, all, k) - want).abs() < 1e-12, "{own} of {all} within {k}: {want}");
+        }
+    }
 
     #[test]
     fn ranks_are_counted_by_hand() {

@@ -3,6 +3,7 @@
 use super::{Chart, Dots, Series, mean_and_error, percent, table};
 use crate::study::{Kind, Record, Show, Study};
 use serde_json::Value;
+use std::collections::BTreeMap;
 
 /// The finished runs of a study: for each row and column, by seed.
 pub struct Results<'a> {
@@ -22,10 +23,24 @@ impl Results<'_> {
         }
     }
 
-    fn values(&self, row: usize, column: usize) -> Vec<f64> {
+    /// The result of each seed.
+    fn by_seed(&self, row: usize, column: usize) -> BTreeMap<u64, f64> {
         let pointer = self.measure().1;
         let of = |record: &Record| record.result.pointer(pointer).and_then(Value::as_f64);
-        self.cells[row][column].iter().filter_map(|(_, record)| of(record)).collect()
+        self.cells[row][column].iter().filter_map(|(seed, record)| Some((*seed, of(record)?))).collect()
+    }
+
+    fn values(&self, row: usize, column: usize) -> Vec<f64> {
+        self.by_seed(row, column).into_values().collect()
+    }
+
+    /// Mean and standard error; where seeds are missing, also how many there are.
+    fn cell(&self, values: &[f64]) -> String {
+        match values.len() as u64 {
+            count if count == 0 || count >= self.study.seeds => percent(values),
+            1 => percent(values) + " (1 seed)",
+            count => format!("{} ({count} seeds)", percent(values)),
+        }
     }
 
     /// Mean accuracies along training of the last column's runs.
@@ -49,7 +64,7 @@ impl Results<'_> {
         let lines = match study.show {
             Show::Curves => self.curve_rows(),
             Show::Table | Show::Epsilon => {
-                let values = |row: usize| (0..study.columns.len()).map(move |c| percent(&self.values(row, c)));
+                let values = |row: usize| (0..study.columns.len()).map(move |c| self.cell(&self.values(row, c)));
                 (0..study.rows.len()).map(|row| values(row).collect()).collect()
             }
         };
@@ -69,21 +84,61 @@ impl Results<'_> {
             })
             .collect();
         let header: Vec<&str> = header.iter().map(String::as_str).collect();
-        table(&header, &rows)
+        let text = table(&header, &rows);
+        match self.differences() {
+            Some(differences) => format!("{text}\n\n{differences}"),
+            None => text,
+        }
+    }
+
+    /// The study's own row less every other, paired by seed: the same seed is the same images and the same start.
+    fn differences(&self) -> Option<String> {
+        let study = self.study;
+        let own = study.rows.iter().position(|row| Some(&row.name) == study.reference.as_ref())?;
+        let difference = |row: usize, column: usize| {
+            let (ours, theirs) = (self.by_seed(own, column), self.by_seed(row, column));
+            let pairs: Vec<f64> = ours.iter().filter_map(|(seed, value)| Some(value - theirs.get(seed)?)).collect();
+            let (Some(mean), Some(error)) = mean_and_error(&pairs) else { return "–".into() };
+            let reach = student(pairs.len() - 1) * error;
+            format!("{:+.1} ({:+.1} to {:+.1})", 100.0 * mean, 100.0 * (mean - reach), 100.0 * (mean + reach))
+        };
+        let others = (0..study.rows.len()).filter(|row| *row != own);
+        let rows: Vec<Vec<String>> = others
+            .map(|row| {
+                let cells = (0..study.columns.len()).map(|column| difference(row, column));
+                std::iter::once(study.rows[row].name.clone()).chain(cells).collect()
+            })
+            .collect();
+        if rows.iter().all(|row| row[1..].iter().all(|cell| cell == "–")) {
+            return None;
+        }
+        let header: Vec<&str> =
+            std::iter::once("less").chain(study.columns.iter().map(|column| column.name.as_str())).collect();
+        let title = format!("{}, less the others, paired by seed, with 95 % intervals:", study.rows[own].name);
+        Some(format!("{title}\n\n{}", table(&header, &rows)))
+    }
+
+    /// The epochs of all curves, in order.
+    fn curve_epochs(&self) -> Vec<f64> {
+        let curves = (0..self.study.rows.len()).flat_map(|row| self.curve(row, false));
+        let mut epochs: Vec<f64> = curves.map(|point| point.0).collect();
+        epochs.sort_by(f64::total_cmp);
+        epochs.dedup();
+        epochs
     }
 
     fn curve_header(&self) -> Vec<String> {
-        let epochs: Vec<f64> = self.curve(0, false).iter().map(|point| point.0).collect();
+        let epochs = self.curve_epochs();
         let of = |set: &'static str| epochs.iter().map(move |epoch| format!("{set}, epoch {epoch}"));
         of("test").chain(of("training")).collect()
     }
 
     fn curve_rows(&self) -> Vec<Vec<String>> {
-        let columns = self.curve(0, false).len();
-        let cells = |row: usize, is_train: bool| {
-            let mut cells: Vec<String> = self.curve(row, is_train).iter().map(|(_, values)| percent(values)).collect();
-            cells.resize(columns, "–".into());
-            cells
+        let epochs = self.curve_epochs();
+        let cells = |row: usize, is_train: bool| -> Vec<String> {
+            let curve = self.curve(row, is_train);
+            let at = |epoch: &f64| curve.iter().find(|point| point.0 == *epoch);
+            epochs.iter().map(|epoch| at(epoch).map_or("–".into(), |(_, values)| self.cell(values))).collect()
         };
         (0..self.study.rows.len()).map(|row| [cells(row, false), cells(row, true)].concat()).collect()
     }
@@ -161,6 +216,12 @@ impl Results<'_> {
     }
 }
 
+/// Student's t at 97.5 % for some degrees of freedom.
+fn student(freedom: usize) -> f64 {
+    const SMALL: [f64; 10] = [12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228];
+    SMALL.get(freedom - 1).copied().unwrap_or(2.2)
+}
+
 /// (x, mean in per cent, its standard error) of what was measured.
 fn point(x: f64, values: &[f64]) -> Option<(f64, f64, f64)> {
     let (mean, error) = mean_and_error(values);
@@ -208,6 +269,30 @@ mod tests {
         assert_eq!(results.csv().lines().count(), 3);
         assert!(results.csv().contains(",1,0.6000,1.0000,0.2500,3.0000,\n"), "{}", results.csv());
         assert_eq!(results.charts().len(), 1);
+    }
+
+    #[test]
+    fn differences_are_paired_by_seed() {
+        let study = Study::named("small-batch", Budget::Hours).unwrap();
+        let mut results = results(&study);
+        let own = study.rows.iter().position(|row| Some(&row.name) == study.reference.as_ref()).unwrap();
+        // Seed 2 has no partner; the others differ by 1 and 3 points: 2 ± 1, and t is 12.7.
+        results.cells[own][0] = vec![(0, record(0.51)), (1, record(0.63)), (2, record(0.9))];
+        let text = results.markdown();
+        let line = text.lines().rfind(|line| line.contains(&study.rows[0].name)).unwrap();
+        assert!(line.contains("+2.0 (-10.7 to +14.7)"), "{text}");
+        assert!(text.lines().nth(2).unwrap().contains("55.0 ± 5.0 (2 seeds)"), "{text}");
+    }
+
+    #[test]
+    fn a_curve_is_shown_where_the_first_row_has_none() {
+        let study = Study::named("curves", Budget::Hours).unwrap();
+        let mut results = results(&study);
+        let first = std::mem::take(&mut results.cells[0]);
+        results.cells[0] = vec![Vec::new(); study.columns.len()];
+        results.cells[1] = first;
+        let text = results.markdown();
+        assert!(text.lines().nth(3).unwrap().contains("55.0 ± 5.0"), "{text}");
     }
 
     #[test]

@@ -22,20 +22,25 @@ pub enum StorageError {
 
 /// Replaces `path` by `bytes` in one step; a crash at any moment leaves the old file or the new one.
 pub fn write_atomic(path: &Path, bytes: &[u8]) -> Result<(), StorageError> {
-    let temporary = path.with_extension("partial");
+    // Of this process alone: another may be writing the same file.
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let temporary = path.with_file_name(format!("{name}.{}.partial", std::process::id()));
     let write = || {
         let mut file = File::create(&temporary)?;
         file.write_all(bytes)?;
         file.sync_all()?;
         std::fs::rename(&temporary, path)?;
-        // The rename itself must survive a power cut.
-        let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        File::open(folder)?.sync_all()
+        sync_folder(path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new(".")))
     };
     write().map_err(|source| {
         let _ = std::fs::remove_file(&temporary);
         StorageError::Write { path: path.to_owned(), source }
     })
+}
+
+/// Makes a rename survive a power cut. Elsewhere than on Unix a folder cannot be opened as a file.
+fn sync_folder(folder: &Path) -> io::Result<()> {
+    if cfg!(unix) { File::open(folder)?.sync_all() } else { Ok(()) }
 }
 
 /// Reads a whole file.
@@ -53,7 +58,7 @@ mod tests {
         let path = folder.path().join("a.json");
         write_atomic(&path, b"old").unwrap();
         // A folder where the temporary file should go makes the write fail.
-        std::fs::create_dir(path.with_extension("partial")).unwrap();
+        std::fs::create_dir(folder.path().join(format!("a.json.{}.partial", std::process::id()))).unwrap();
         let error = write_atomic(&path, b"new").unwrap_err().to_string();
         assert!(error.contains("a.json"), "{error}");
         assert_eq!(std::fs::read(&path).unwrap(), b"old");

@@ -77,6 +77,7 @@ struct StudyFile {
     #[serde(default)]
     show: Show,
     seeds: Option<u64>,
+    reference: Option<String>,
     axis: String,
     #[serde(default)]
     log_axis: bool,
@@ -133,6 +134,8 @@ pub struct Study {
     pub show: Show,
     /// Seeds unless the user says otherwise.
     pub seeds: u64,
+    /// The row that the others are compared with.
+    pub reference: Option<String>,
     pub axis: String,
     pub log_axis: bool,
     pub budget: Budget,
@@ -168,6 +171,7 @@ impl Study {
             kind: file.kind,
             show: file.show,
             seeds: file.seeds.unwrap_or(3),
+            reference: file.reference,
             axis: file.axis,
             log_axis: file.log_axis,
             budget,
@@ -201,11 +205,22 @@ mod tests {
             for budget in [Budget::Minutes, Budget::Hours] {
                 let study = Study::named(name, budget).unwrap();
                 assert!(!study.rows.is_empty() && !study.columns.is_empty(), "{name} has no runs");
+                let is_row = |reference: &String| study.rows.iter().any(|row| &row.name == reference);
+                assert!(study.reference.as_ref().is_none_or(is_row), "{name}: {:?} is no row", study.reference);
                 let mut keys = std::collections::BTreeSet::new();
                 for row in &study.rows {
                     for column in &study.columns {
-                        let key = Record::key(&study.settings(row, column, 0));
-                        assert!(keys.insert(key), "{name}: {} / {} is a run twice", row.name, column.name);
+                        let mut settings = study.settings(row, column, 0);
+                        let cell = format!("{name}: {}, {}", row.name, column.name);
+                        assert!(keys.insert(Record::key(&settings)), "{cell} is a run twice");
+                        // On the embedded data, of which there is less.
+                        match study.kind {
+                            Kind::Images => settings.lay("data.limit", toml::Value::Integer(600)),
+                            Kind::Pairs => settings.lay("data.pairs", toml::Value::String("emoji".into())),
+                        }
+                        if let Err(error) = crate::config::RunConfig::resolve(&settings) {
+                            panic!("{cell}: {error}");
+                        }
                     }
                 }
             }

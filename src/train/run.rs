@@ -41,8 +41,11 @@ impl Run {
     pub fn open(folder: &Path) -> Result<Self, TrainError> {
         let config = Self::read_config(folder)?;
         let run = Self { folder: folder.to_owned(), config, _lock: lock(folder)? };
-        for leftover in folder.join("checkpoints").read_dir().into_iter().flatten().flatten() {
-            if leftover.path().extension().is_some_and(|extension| extension == "partial") {
+        // What a killed process was writing; others may be writing the summary.
+        let leftovers = [&folder.join("checkpoints"), folder].map(|inside| inside.read_dir().into_iter().flatten());
+        for leftover in leftovers.into_iter().flatten().flatten() {
+            let name = leftover.file_name().to_string_lossy().into_owned();
+            if name.ends_with(".partial") && name.contains(".safetensors") {
                 let _ = std::fs::remove_file(leftover.path());
             }
         }
@@ -119,48 +122,62 @@ impl Run {
         to_open_clip(&checkpoint.model, log_scale.unwrap_or(-temperature.ln()))
     }
 
-    /// The newest checkpoint of a run that is only looked at.
-    pub fn read_latest(folder: &Path) -> Result<Checkpoint, TrainError> {
-        let path = |step: usize| checkpoint_path(folder, step);
-        let newest = checkpoint_steps(folder).into_iter().rev().find_map(|step| Checkpoint::load(&path(step)).ok());
-        newest.ok_or_else(|| TrainError::NoCheckpoint(folder.to_owned()))
-    }
-
-    /// Every checkpoint of a run that is only looked at, in order.
-    pub fn read_all(folder: &Path) -> Result<Vec<Checkpoint>, TrainError> {
+    /// Every checkpoint of a run that is only looked at, in order, each read when it is asked for.
+    pub fn read_all(
+        folder: &Path,
+    ) -> Result<impl ExactSizeIterator<Item = Result<Checkpoint, TrainError>>, TrainError> {
         let steps = checkpoint_steps(folder);
         if steps.is_empty() {
             return Err(TrainError::NoCheckpoint(folder.to_owned()));
         }
-        steps.into_iter().map(|step| Checkpoint::load(&checkpoint_path(folder, step))).collect()
+        Ok(steps.into_iter().map(|step| Checkpoint::load(&checkpoint_path(folder, step))))
     }
 
     /// The newest checkpoint that can be read. If that is not the newest of all, also what is wrong with that one.
     pub fn latest(&self) -> Result<(Checkpoint, Option<TrainError>), TrainError> {
+        Self::read_latest(&self.folder)
+    }
+
+    /// As [`Run::latest`], for a run that is only looked at.
+    pub fn read_latest(folder: &Path) -> Result<(Checkpoint, Option<TrainError>), TrainError> {
         let mut broken = None;
-        for step in checkpoint_steps(&self.folder).into_iter().rev() {
-            match Checkpoint::load(&checkpoint_path(&self.folder, step)) {
+        for step in checkpoint_steps(folder).into_iter().rev() {
+            match Checkpoint::load(&checkpoint_path(folder, step)) {
                 Ok(checkpoint) => return Ok((checkpoint, broken)),
                 Err(error) => broken = broken.or(Some(error)),
             }
         }
-        Err(broken.unwrap_or_else(|| TrainError::NoCheckpoint(self.folder.clone())))
+        Err(broken.unwrap_or_else(|| TrainError::NoCheckpoint(folder.to_owned())))
+    }
+
+    /// The step of the newest checkpoint, which the encoder file is of.
+    pub fn newest_step(folder: &Path) -> Option<usize> {
+        checkpoint_steps(folder).last().copied()
     }
 
     /// One entry of `summary.json`; `train` is there once training has finished.
     pub fn read_entry(folder: &Path, key: &str) -> Option<Value> {
-        Self::read_summary(folder).remove(key)
+        Self::read_summary(folder).ok()?.remove(key)
     }
 
-    fn read_summary(folder: &Path) -> Map<String, Value> {
-        let bytes = std::fs::read(folder.join("summary.json")).unwrap_or_default();
-        serde_json::from_slice(&bytes).unwrap_or_default()
+    fn read_summary(folder: &Path) -> Result<Map<String, Value>, StorageError> {
+        let path = folder.join("summary.json");
+        if !path.exists() {
+            return Ok(Map::new());
+        }
+        serde_json::from_slice(&read(&path)?)
+            .map_err(|error| StorageError::Format { path, cause: format!("not a summary ({error})") })
     }
 
     /// Sets one entry of `summary.json`, keeping the others.
     pub fn summarise(folder: &Path, key: &str, value: Value) -> Result<(), StorageError> {
         let path = folder.join("summary.json");
-        let mut summary = Self::read_summary(folder);
+        // One at a time: two that evaluate a run at once would lose one of the results.
+        let turn = folder.join(".summary.lock");
+        let turn = File::create(&turn).map_err(|source| StorageError::Write { path: turn, source })?;
+        // A file system without locks is no reason to refuse.
+        let _ = turn.lock();
+        let mut summary = Self::read_summary(folder)?;
         summary.insert(key.to_owned(), value);
         let text = serde_json::to_string_pretty(&summary).expect("plain data") + "\n";
         write_atomic(&path, text.as_bytes())

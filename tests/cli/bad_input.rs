@@ -107,10 +107,10 @@ fn broken_images_are_met_before_training() {
     for (what, bytes) in [("truncated", truncated), ("random", b"\x00\x01random bytes".to_vec()), ("empty", vec![])] {
         std::fs::write(data.join("b.jpg"), bytes).unwrap();
         let (code, text) = pretrain_folder(&data, &[]);
-        assert!(code == 2 && text.contains("b.jpg") && text.contains("skip_bad"), "{what}: {code} {text}");
+        assert!(code == 2 && text.contains("b.jpg") && text.contains("--skip-bad"), "{what}: {code} {text}");
         assert!(!root.path().join("run").exists(), "{what} wrote something");
     }
-    let (code, text) = pretrain_folder(&data, &["--set", "data.skip_bad=true"]);
+    let (code, text) = pretrain_folder(&data, &["--skip-bad"]);
     assert!(code == 0, "{text}");
     let manifest = std::fs::read_to_string(root.path().join("run/manifest.jsonl")).unwrap();
     assert_eq!(manifest.lines().count(), 2, "the broken image is left out");
@@ -131,7 +131,7 @@ fn a_run_that_left_images_out_can_be_evaluated_and_too_few_images_are_named() {
         }
     }
     std::fs::write(data.join("b/broken.jpg"), b"x").unwrap();
-    let (code, text) = pretrain_folder(&data, &["--set", "data.skip_bad=true"]);
+    let (code, text) = pretrain_folder(&data, &["--skip-bad"]);
     assert!(code == 0, "{text}");
     let run = root.path().join("run");
     sogclr().args(["eval", "linear"]).arg(&run).assert().success();

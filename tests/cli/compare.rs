@@ -144,11 +144,28 @@ fn a_stopped_race_stops_its_run_and_goes_on_later() {
         std::thread::sleep(std::time::Duration::from_millis(10));
     }
     std::process::Command::new("kill").arg(race.id().to_string()).status().unwrap();
-    assert!(race.wait().unwrap().success());
+    assert_eq!(race.wait().unwrap().code(), Some(130));
     let steps = std::fs::read_to_string(&metrics).unwrap().lines().count();
     assert!(steps < 2400, "stopped before the end");
     assert!(!out.join("simclr-seed0").exists(), "nothing new was begun");
     let names = std::fs::read_dir(out.join("dcl-seed0/checkpoints")).unwrap();
     let newest = names.map(|entry| entry.unwrap().file_name().into_string().unwrap()).max().unwrap();
     assert_eq!(newest, format!("step-{steps:09}.safetensors"), "a checkpoint at the last step");
+}
+
+/// Hours of training are not thrown away because a newer program wrote them.
+#[test]
+fn checkpoints_that_cannot_be_read_are_kept() {
+    let root = tempfile::tempdir().unwrap();
+    let out = root.path().join("race");
+    let methods = &["--methods", "dcl", "--seeds", "1"];
+    compare(&out, methods).assert().success();
+    let run = out.join("dcl-seed0");
+    std::fs::remove_file(run.join("summary.json")).unwrap();
+    let checkpoints = || -> Vec<_> { run.join("checkpoints").read_dir().unwrap().map(|e| e.unwrap().path()).collect() };
+    checkpoints().iter().for_each(|path| std::fs::write(path, b"of another version").unwrap());
+    let kept = checkpoints().len();
+    let (code, text) = failure(&mut compare(&out, methods));
+    assert!(code == 2 && text.contains("safetensors"), "{code} {text}");
+    assert_eq!(checkpoints().len(), kept);
 }

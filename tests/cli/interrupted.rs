@@ -52,7 +52,7 @@ fn a_run_killed_at_several_moments_ends_with_the_same_bytes() {
         child.kill().unwrap();
         child.wait().unwrap();
         // A half-written file, as a crash inside a write would leave it, must not matter.
-        std::fs::write(broken.join("checkpoints/step-000000999.partial"), b"half").unwrap();
+        std::fs::write(broken.join("checkpoints/step-000000999.safetensors.7.partial"), b"half").unwrap();
         child = Command::new(env!("CARGO_BIN_EXE_sogclr"))
             .arg("resume")
             .arg(&broken)
@@ -97,11 +97,32 @@ fn ctrl_c_writes_a_checkpoint_and_says_how_to_go_on() {
     wait_for_lines(&run, 5);
     Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
     let output = child.wait_with_output().unwrap();
-    assert!(output.status.success());
+    assert_eq!(output.status.code(), Some(130), "a script must not take it for finished");
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(text.contains("sogclr resume"), "{text}");
+    let output = sogclr().args(["eval", "knn"]).arg(&run).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(text.contains("not finished"), "{text}");
     sogclr().arg("resume").arg(&run).assert().success();
     assert_eq!(lines(&run), 48);
+}
+
+/// `| head` and a closed terminal end the reader first.
+#[test]
+fn a_reader_that_goes_away_does_not_end_training() {
+    let root = tempfile::tempdir().unwrap();
+    let run = root.path().join("run");
+    let mut child = Command::new(env!("CARGO_BIN_EXE_sogclr"))
+        .args(TINY)
+        .arg("--out")
+        .arg(&run)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop((child.stdout.take(), child.stderr.take()));
+    assert!(child.wait().unwrap().success());
+    assert!(run.join("checkpoints/step-000000012.safetensors").exists());
 }
 
 #[test]

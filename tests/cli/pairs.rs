@@ -225,7 +225,7 @@ fn what_is_wrong_with_pairs_is_named_before_anything_is_written() {
     // Left out when asked, counted, and training goes on.
     let file = root.path().join("missing.tsv");
     let mut command = sogclr();
-    command.args(SMALL).arg("--pairs").arg(file).args(["--images", images, "--set", "data.skip_bad=true"]);
+    command.args(SMALL).arg("--pairs").arg(file).args(["--images", images, "--skip-bad"]);
     let output = command.arg("--out").arg(&out).output().unwrap();
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success() && text.contains("left out 1 of the pairs, first: "), "{text}");

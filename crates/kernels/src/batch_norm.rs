@@ -242,7 +242,8 @@ unsafe fn apply_chunk_with<V: Lanes>(
                         value = value.add(load::<V>(residual, at, lanes));
                     }
                     if relu {
-                        value = value.max(zero);
+                        // In this order a NaN stays one, and the loss will see it.
+                        value = zero.max(value);
                     }
                     store(value, y, at, lanes);
                 }

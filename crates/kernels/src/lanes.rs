@@ -21,6 +21,7 @@ pub(crate) trait Lanes: Copy {
     unsafe fn mul(self, other: Self) -> Self;
     /// self·a + b
     unsafe fn fma(self, a: Self, b: Self) -> Self;
+    /// `self` where it is larger, else `other`: where either is NaN, too.
     unsafe fn max(self, other: Self) -> Self;
     /// self where gate > 0, else 0
     unsafe fn where_positive(self, gate: Self) -> Self;
@@ -71,7 +72,7 @@ impl Lanes for Portable {
     }
     #[inline(always)]
     unsafe fn max(self, other: Self) -> Self {
-        Self(std::array::from_fn(|i| self.0[i].max(other.0[i])))
+        Self(std::array::from_fn(|i| if self.0[i] > other.0[i] { self.0[i] } else { other.0[i] }))
     }
     #[inline(always)]
     unsafe fn where_positive(self, gate: Self) -> Self {

@@ -282,6 +282,18 @@ fn a_nan_survives_the_maximum() {
 }
 
 #[test]
+fn a_nan_survives_the_rectifier() {
+    for channels in [1, 16, 19] {
+        let mut x = vec![-1.0; 2 * channels];
+        x[channels - 1] = f32::NAN;
+        let mut y = vec![0.0; x.len()];
+        norm_apply(&x, None, &vec![1.0; channels], &vec![0.0; channels], true, &mut y);
+        let expected = |at: usize| if at == channels - 1 { y[at].is_nan() } else { y[at] == 0.0 };
+        assert!((0..y.len()).all(expected), "{channels} channels: {y:?}");
+    }
+}
+
+#[test]
 fn unaligned_slices_give_the_same_values() {
     let _turn = turn();
     for c in shapes() {

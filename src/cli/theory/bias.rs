@@ -2,6 +2,7 @@
 
 use super::{World, folder_name, write_results};
 use crate::cli::error::CliError;
+use crate::cli::output::say;
 use crate::cli::progress::Counter;
 use crate::loss::LossError;
 use crate::report::{Chart, Series, table};
@@ -90,7 +91,7 @@ impl Bias {
 
     fn report(&self, study: &BiasStudy, rows: &[BiasRow]) -> Result<(), CliError> {
         let text = self.table(rows);
-        println!("{text}");
+        say!("{text}");
         let resolved = |bias: &crate::theory::Bias| bias.resolved().map(|(bias, _)| bias);
         let settled = |wanted: EstimatorKind| {
             let mut found: Vec<&BiasRow> =
@@ -154,11 +155,11 @@ impl Bias {
             "slope_eq6": slopes[0].1, "slope_ntxent": slopes[1].1, "rows": rows,
         });
         write_results(&self.out, &document, &files, "bias.json")?;
-        println!("\n‖∇V1 − ∇V2‖ = {apart:.4}·‖∇V1‖");
+        say!("\n‖∇V1 − ∇V2‖ = {apart:.4}·‖∇V1‖");
         for (name, slope) in slopes {
-            slope.inspect(|slope| println!("{name}: bias ∝ B^{slope:.2} up to an eighth of the images"));
+            slope.inspect(|slope| say!("{name}: bias ∝ B^{slope:.2} up to an eighth of the images"));
         }
-        println!("results: {}/bias.{{md,csv,json}} and bias-*.svg", self.out.display());
+        say!("results: {}/bias.{{md,csv,json}} and bias-*.svg", self.out.display());
         Ok(())
     }
 

@@ -2,6 +2,7 @@
 
 use super::{World, folder_name, make_folder, write_results};
 use crate::cli::error::CliError;
+use crate::cli::output::say;
 use crate::cli::progress::Counter;
 use crate::report::{Chart, Series, mean_and_error, table};
 use crate::theory::{Descent, EstimatorKind, LinearProblem, Point, first_below, log_slope};
@@ -143,7 +144,7 @@ impl Convergence {
 
     fn report(&self, all: &[Summary], temperature: f64) -> Result<(), CliError> {
         let text = table_of(all);
-        println!("{text}");
+        say!("{text}");
         let longest = *self.steps.iter().max().expect("there are steps");
         let speed_up = NAMES.map(|name| {
             let points = cells(all).into_iter().filter(|of| of[0].name == name && of[0].steps == longest);
@@ -200,7 +201,7 @@ impl Convergence {
             ("speed-up.svg", speed_up.svg()),
         ];
         write_results(&self.out, &document, &files, "convergence.json")?;
-        println!(
+        say!(
             "results: {0}/convergence.{{md,csv,json}}, curves.csv, convergence-*.svg, speed-up.svg",
             self.out.display()
         );

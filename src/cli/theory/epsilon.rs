@@ -2,6 +2,7 @@
 
 use super::{World, folder_name, make_folder, open, write_results};
 use crate::cli::error::CliError;
+use crate::cli::output::say;
 use crate::cli::progress::Counter;
 use crate::report::{Chart, Series, table};
 use crate::theory::{epsilon_squares, similarity_variance};
@@ -63,7 +64,10 @@ impl Epsilon {
             World { data: None, run: None, augmentations: self.augmentations, temperature: None, seed: self.seed };
         let bar = Counter::new("checkpoints", checkpoints.len());
         let (mut all, mut variances) = (Vec::new(), Vec::new());
+        let mut steps_per_epoch = 1;
         for checkpoint in checkpoints {
+            let checkpoint = checkpoint?;
+            steps_per_epoch = (checkpoint.state.samples() / config.train.batch).max(1);
             let (probe, _) = world.probe_of(&config, &split, images, Some(checkpoint.model))?;
             let problem = probe.problem();
             variances.push(similarity_variance(&problem));
@@ -71,7 +75,6 @@ impl Epsilon {
             bar.inc(1);
         }
         drop(bar);
-        let steps_per_epoch = (split.len() / config.train.batch).max(1);
         let largest = all.iter().flat_map(|(_, values)| values).fold(0.0_f64, |max, v| max.max(*v)).max(1e-12);
         let histogram = |values: &[f64]| -> Vec<(f64, f64)> {
             let mut counts = [0_usize; BINS];
@@ -98,7 +101,7 @@ impl Epsilon {
             })
             .collect();
         let text = table(&["epoch", "mean ε²", "median", "95 %", "largest", "variance of s"], &rows);
-        println!("{text}");
+        say!("{text}");
         let csv: String = std::iter::once("step,image,epsilon_squared\n".to_owned())
             .chain(all.iter().flat_map(|(step, values)| {
                 values.iter().enumerate().map(move |(id, value)| format!("{step},{id},{value:e}\n"))
@@ -113,7 +116,7 @@ impl Epsilon {
         });
         let files = [("epsilon.md", text + "\n"), ("epsilon.csv", csv), ("epsilon.svg", chart.svg())];
         write_results(&out, &document, &files, "epsilon.json")?;
-        println!("results: {}/epsilon.{{md,csv,json,svg}}", out.display());
+        say!("results: {}/epsilon.{{md,csv,json,svg}}", out.display());
         Ok(())
     }
 }

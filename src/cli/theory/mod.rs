@@ -5,6 +5,7 @@ mod convergence;
 mod epsilon;
 
 use super::error::CliError;
+use super::output::note;
 use crate::augment::Augmenter;
 use crate::config::{Overrides, RunConfig};
 use crate::data::{DataConfig, Dataset, Split};
@@ -85,7 +86,11 @@ impl World {
                     Some(path) => open(path)?,
                     None => Run::open_data_of(folder, &config)?.train,
                 };
-                Ok((config, split, Some(Run::read_latest(folder)?.model)))
+                let (checkpoint, broken) = Run::read_latest(folder)?;
+                if let Some(error) = broken {
+                    note!("going back to step {}: {error}", checkpoint.step);
+                }
+                Ok((config, split, Some(checkpoint.model)))
             }
             None => {
                 let mut overrides = Overrides::default();
