@@ -9,7 +9,7 @@ use crate::comm::Solo;
 use crate::config::{Overrides, RunConfig};
 use crate::data::{Dataset, Manifest, Split};
 use crate::storage::write_atomic;
-use crate::train::{Metrics, Outcome, Run, TrainError, Trainer};
+use crate::train::{Metrics, Outcome, Run, TrainError, Trainer, free_memory_gb, too_large};
 use clap::Args;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
@@ -73,6 +73,9 @@ pub fn prepare(overrides: &Overrides, out: &Path, verbosity: Verbosity) -> Resul
     }
     if let Some(init) = config.train.init.as_ref().filter(|path| !path.exists()) {
         return Err(CliError::Input(format!("{} does not exist: check --init", init.display())));
+    }
+    if let Some(problem) = free_memory_gb().and_then(|free| too_large(&config, free)) {
+        return Err(CliError::Input(problem));
     }
     let mut split = data.train;
     let bar = Counter::new("checking images", split.len() + data.test.as_ref().map_or(0, Split::len));

@@ -59,7 +59,9 @@ pub(super) fn resolve(overrides: &Overrides) -> Result<(RunConfig, Dataset), Con
         _ => data.is_grey || size <= 64,
     };
     let integer = |key: &str| overrides.0.get("train").and_then(|train| train.get(key)).and_then(Value::as_integer);
-    let default_batch = if data.train.len() >= 512 { 256 } else { (data.train.len() / 2).max(2) };
+    // Activations of large images: a batch of 256 would take tens of GB.
+    let usual_batch = if size <= 64 { 256 } else { 64 };
+    let default_batch = usual_batch.min((data.train.len() / 2).max(2));
     let batch = integer("batch").map_or(default_batch, |batch| batch.max(0) as usize);
     let epochs = integer("epochs").map_or(100, |epochs| epochs.clamp(0, 1_000_000) as usize);
     let samples = data.train.len();

@@ -3,6 +3,7 @@
 mod checkpoint;
 mod device;
 mod error;
+mod memory;
 mod metrics;
 mod run;
 mod signals;
@@ -12,6 +13,7 @@ mod trainer;
 pub use checkpoint::Checkpoint;
 pub use device::open_device;
 pub use error::TrainError;
+pub use memory::{free_memory_gb, too_large};
 pub use metrics::{Metric, Metrics};
 pub use run::{Run, refuse_existing};
 pub use signals::{Signals, Verdict};
