@@ -1,5 +1,5 @@
-//! Any folder of images, recursive. Labels come from the first folder level if every image lies in a folder.
-//! `train/` and `val/` (`valid`, `validation`, `dev`) or `test/` in any case are splits. Beside other
+//! Any folder of images, recursive. Labels come from the first folder level if every image lies in a folder; a few that do
+//! not are an error. `train/` and `val/` (`valid`, `validation`, `dev`) or `test/` in any case are splits. Beside other
 //! folders of images, and without a held-out one, a `train/` without folders of its own is a class; else it is an error.
 
 use super::{DataError, Dataset, Image, Source, Split};
@@ -59,13 +59,13 @@ pub(super) fn open(folder: &Path) -> Result<Dataset, DataError> {
     if files.is_empty() {
         return Err(DataError::Empty(folder.to_owned()));
     }
-    let classes = classes_of(&files);
+    let classes = classes_of(&train_root, &files)?;
     let labels = classes.as_ref().map(|classes| labels_of(&files, classes));
     let train = Split::new(Arc::new(FolderImages { root: train_root, files }), labels);
     let test = match test_root {
         Some(root) => {
             let files = list(&root)?;
-            let labels = match (&classes, classes_of(&files)) {
+            let labels = match (&classes, classes_of(&root, &files)?) {
                 (Some(known), Some(found)) => {
                     if let Some(class) = found.iter().find(|class| !known.contains(class)) {
                         let known = known.iter().take(5).cloned().collect::<Vec<_>>().join(", ");
@@ -174,12 +174,23 @@ fn class_of(file: &Path) -> Option<String> {
     parts.next().map(|_| first.as_os_str().to_string_lossy().into_owned())
 }
 
-/// Names of the first-level folders, sorted, if every image lies in one.
-fn classes_of(files: &[PathBuf]) -> Option<Vec<String>> {
-    let mut classes = files.iter().map(|file| class_of(file)).collect::<Option<Vec<_>>>()?;
+/// Names of the first-level folders, sorted, if every image lies in one. One image in a hundred, or a single one, outside
+/// them would cost all others their labels and is an error.
+fn classes_of(root: &Path, files: &[PathBuf]) -> Result<Option<Vec<String>>, DataError> {
+    let mut classes: Vec<String> = files.iter().filter_map(|file| class_of(file)).collect();
+    let loose = files.len() - classes.len();
     classes.sort();
     classes.dedup();
-    Some(classes)
+    match files.iter().find(|file| class_of(file).is_none()) {
+        None => Ok(Some(classes)),
+        Some(stray) if classes.len() > 1 && loose <= (files.len() / 100).max(1) => {
+            let total = files.len();
+            let cause =
+                format!("all but {loose} of {total} images are in class folders: move it into one too, or away");
+            Err(DataError::Format { path: root.join(stray), cause })
+        }
+        Some(_) => Ok(None),
+    }
 }
 
 fn labels_of(files: &[PathBuf], classes: &[String]) -> Vec<u32> {
@@ -211,9 +222,24 @@ mod tests {
         assert_eq!(data.classes, ["a", "b"]);
         assert_eq!(names(&data.train), ["a/0.webp", "a/deep/1.png", "b/2.JPG"]);
         assert_eq!([data.train.label(1), data.train.label(2)], [Some(0), Some(1)]);
+        // A slip, as labels were meant.
         touch(root.path(), &["loose.png"]);
+        let error = open(root.path()).err().unwrap().to_string();
+        assert!(error.contains("loose.png: all but 1 of 4 images"), "{error}");
         assert_eq!(open_all(root.path()).unwrap().len(), 4);
+        touch(root.path(), &["loose2.png"]);
         assert!(!open(root.path()).unwrap().train.is_labelled());
+        let album = tempfile::tempdir().unwrap();
+        touch(album.path(), &["cover.png", "photos/1.png", "photos/2.png"]);
+        assert!(!open(album.path()).unwrap().train.is_labelled());
+    }
+
+    #[test]
+    fn a_stray_image_of_the_test_split_is_named_too() {
+        let root = tempfile::tempdir().unwrap();
+        touch(root.path(), &["train/a/1.png", "train/b/1.png", "val/a/1.png", "val/b/1.png", "val/x.png"]);
+        let error = open(root.path()).err().unwrap().to_string();
+        assert!(error.contains("x.png: all but 1 of 3"), "{error}");
     }
 
     #[cfg(unix)]
