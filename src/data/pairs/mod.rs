@@ -276,12 +276,20 @@ mod tests {
 
     #[test]
     fn what_cannot_be_used_is_named_by_line_and_left_out_when_asked() {
-        let cases: [(&str, &[u8], &str, usize); 12] = [
+        let cases: [(&str, &[u8], &str, usize); 15] = [
             ("p.tsv", b"a.png\tgood\nno.png\tlost\nno.png\ttwice\n", "p.tsv:2: image no.png is missing", 2),
             ("p.tsv", b"a.png\tgood\na.png\t  \n", "p.tsv:2: the caption is empty", 1),
             ("p.tsv", b"a.png\tgood\na.png\t\xFF\xFE\n", "p.tsv:2: not valid UTF-8", 1),
             ("p.tsv", b"a.png\tgood\n\n a.png\tgood \n", "p.tsv:3: \"a.png\\tgood\" is already in line 1", 1),
             ("p.csv", b"image,caption\na.png,good\na.png\n", "p.csv:3: 1 columns where 2 are needed", 1),
+            (
+                "p.csv",
+                b"image,caption\na.png,good\na.png,red, blue, green\na.png,two, dogs\n",
+                "p.csv:3: 4 columns where 2 are expected: quote captions that contain commas",
+                2,
+            ),
+            ("p.csv", b"a.png,good\na.png,two, dogs\n", "p.csv:2: 3 columns where 2 are expected", 1),
+            ("p.tsv", b"caption\timage\ngood\ta.png\ntwo\tdogs\ta.png\n", "p.tsv:3: 3 columns where 2 are exp", 1),
             ("p.csv", b"\r\nimage,caption\r\n\r\n\r\na.png,good\r\na.png,\r\n", "p.csv:6: the caption", 1),
             ("p.csv", b"image,caption\na.png,\"\ngood\"\n\na.png,\n", "p.csv:5: the caption is empty", 1),
             ("p.jsonl", b"{\"image\":\"a.png\",\"caption\":\"good\"}\n{oops\n[1]\n", "p.jsonl:2: not JSON", 2),
