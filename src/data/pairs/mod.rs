@@ -92,7 +92,7 @@ pub fn open(pairs: &Path, images: Option<&Path>, skip_bad: bool) -> Result<Datas
             return Err(DataError::Format { path: pairs.to_owned(), cause });
         }
     };
-    let store = Store::open(images.unwrap_or(pairs.parent().unwrap_or(Path::new("."))))?;
+    let store = Store::open(images.unwrap_or(folder_of(pairs)))?;
     let splits = match splits {
         None => (store.split(pairs, &captions, |_| true, &mut problems), None),
         Some((train, test)) => {
@@ -104,6 +104,11 @@ pub fn open(pairs: &Path, images: Option<&Path>, skip_bad: bool) -> Result<Datas
         }
     };
     finish(pairs, splits, problems, notes, skip_bad)
+}
+
+/// Where a file lies; a bare name has an empty parent, which is no path.
+fn folder_of(file: &Path) -> &Path {
+    file.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 /// Refuses the problems, or keeps them with the notes as what was left out.
@@ -360,6 +365,13 @@ mod tests {
 
         let names: Vec<_> = summary(&open_zip(&archive).unwrap()).into_iter().map(|(name, _)| name).collect();
         assert_eq!(names, ["all/x.png", "all/a/y.png", "all/b/y.png"].map(|name| format!("images.zip/{name}")));
+    }
+
+    #[test]
+    fn a_bare_file_name_lies_in_the_working_folder() {
+        for (file, folder) in [("held.tsv", "."), ("a/held.tsv", "a"), ("/held.tsv", "/")] {
+            assert_eq!(folder_of(Path::new(file)), Path::new(folder));
+        }
     }
 
     #[test]
