@@ -179,15 +179,15 @@ impl Store {
         Ok(Self::Zip(path.to_owned(), regions))
     }
 
-    /// What is wrong with an image.
-    fn problem(&self, image: &str) -> Option<&'static str> {
+    /// The stored name of an image, one for all the ways to name it in a zip, or what is wrong with it.
+    fn resolve<'a>(&'a self, image: &'a str) -> Result<&'a str, &'static str> {
         match self {
-            Self::Folder(root) if root.join(image).is_file() => None,
-            Self::Folder(_) => Some("is missing"),
+            Self::Folder(root) if root.join(image).is_file() => Ok(image),
+            Self::Folder(_) => Err("is missing"),
             Self::Zip(_, regions) => match regions.get(image) {
-                Some(Some(_)) => None,
-                Some(None) => Some("is in several folders of the zip: name the folder too"),
-                None => Some("is missing"),
+                Some(Some(region)) => Ok(&region.name),
+                Some(None) => Err("is in several folders of the zip: name the folder too"),
+                None => Err("is missing"),
             },
         }
     }
@@ -201,15 +201,17 @@ impl Store {
         problems: &mut Vec<String>,
     ) -> Split {
         let mut places = HashMap::<&str, Result<usize, &str>>::new();
+        // Two samples of one name could not be told apart when the run is resumed.
+        let mut samples = HashMap::<&str, usize>::new();
         let (mut names, mut texts) = (Vec::new(), Vec::<Vec<String>>::new());
         for Named { image, caption, line } in captions.iter().filter(|named| wanted(&named.image)) {
-            let place = places.entry(image).or_insert_with(|| match self.problem(image) {
-                Some(problem) => Err(problem),
-                None => {
-                    names.push(image.clone());
+            let place = places.entry(image).or_insert_with(|| {
+                let name = self.resolve(image)?;
+                Ok(*samples.entry(name).or_insert_with(|| {
+                    names.push(name);
                     texts.push(Vec::new());
-                    Ok(names.len() - 1)
-                }
+                    names.len() - 1
+                }))
             });
             match *place {
                 Ok(place) => texts[place].push(caption.clone()),
@@ -222,7 +224,7 @@ impl Store {
                 Split::new(Arc::new(FolderImages { root: root.clone(), files }), None)
             }
             Self::Zip(path, regions) => {
-                let regions = names.iter().filter_map(|name| regions[name].clone()).collect();
+                let regions = names.into_iter().filter_map(|name| regions[name].clone()).collect();
                 Split::new(Arc::new(ArchiveImages { archives: vec![path.clone()], regions }), None)
             }
         };
@@ -352,13 +354,13 @@ mod tests {
 
     #[test]
     fn a_folder_around_the_files_of_a_zip_need_not_be_named() {
-        let text = b"x.png\tone\nb/y.png\ttwo\ny.png\twhich\n";
+        let text = b"x.png\tone\nb/y.png\ttwo\ny.png\twhich\nall/x.png\tagain\n";
         let (root, file) = folder(&[], "p.tsv", text);
         let archive = root.path().join("images.zip");
         let files = ["all/x.png", "__MACOSX/all/x.png", "all/a/y.png", "all/b/y.png", "all/notes.txt"];
         zip_pictures(&archive, &files.map(|name| (name, zip::CompressionMethod::Stored)));
         let data = open(&file, Some(&archive), true).unwrap();
-        let want = [sample("images.zip/all/x.png", &["one"]), sample("images.zip/all/b/y.png", &["two"])];
+        let want = [sample("images.zip/all/x.png", &["one", "again"]), sample("images.zip/all/b/y.png", &["two"])];
         assert_eq!(summary(&data.train), want);
         let problem = "p.tsv:3: image y.png is in several folders of the zip: name the folder too";
         assert!(data.problems.len() == 1 && data.problems[0].ends_with(problem), "{:?}", data.problems);
