@@ -222,15 +222,18 @@ fn default_size(data: &Dataset) -> usize {
     if let Some(size) = data.native_size {
         return size.clamp(8, 224);
     }
-    let mut sides = Vec::new();
-    for id in (0..data.train.len()).take(16) {
+    // Spread over the classes; the median, as a few thumbnails say nothing about the rest.
+    let count = data.train.len().min(64);
+    let mut sides = Vec::with_capacity(count);
+    for place in 0..count {
         // A broken image is reported, with all others, by the check before training.
-        if let Ok(image) = data.train.image(id) {
+        if let Ok(image) = data.train.image(place * data.train.len() / count) {
             sides.push(image.height.min(image.width));
         }
     }
-    let shortest = sides.into_iter().min().unwrap_or(224);
-    [224, 160, 128, 96, 64].into_iter().find(|&size| size <= shortest).unwrap_or(shortest.max(8))
+    sides.sort();
+    let usual = sides.get(sides.len().saturating_sub(1) / 2).copied().unwrap_or(224);
+    [224, 160, 128, 96, 64].into_iter().find(|&size| size <= usual).unwrap_or(usual.max(8))
 }
 
 fn largest_size(views: &Value) -> Option<usize> {
@@ -250,4 +253,57 @@ fn parse<T: DeserializeOwned>(key: &str, value: Value) -> Result<T, ConfigError>
 
 fn value_error(key: &str, problem: String) -> ConfigError {
     ConfigError::Value { key: key.into(), problem }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::data::{DataError, Image, Source, Split};
+    use std::sync::Arc;
+
+    /// Images of these heights and twice the width; 0 is a broken one.
+    struct Heights(Vec<usize>);
+
+    impl Source for Heights {
+        fn count(&self) -> usize {
+            self.0.len()
+        }
+
+        fn image(&self, index: usize) -> Result<Image, DataError> {
+            match self.0[index] {
+                0 => Err(DataError::Decode { name: self.name(index), cause: "broken".into() }),
+                height => Ok(Image { height, width: 2 * height, channels: 3, data: vec![0; 6 * height * height] }),
+            }
+        }
+
+        fn name(&self, index: usize) -> String {
+            index.to_string()
+        }
+
+        fn check(&self, _: usize) -> Result<(blake3::Hash, u64), DataError> {
+            unreachable!("only decoded")
+        }
+
+        fn stamp(&self, _: usize) -> Option<(u64, u128)> {
+            None
+        }
+    }
+
+    fn size(heights: Vec<usize>) -> usize {
+        let train = Split::new(Arc::new(Heights(heights)), None);
+        let (title, classes, problems) = (String::new(), Vec::new(), Vec::new());
+        default_size(&Dataset { title, train, test: None, classes, native_size: None, is_grey: false, problems })
+    }
+
+    #[test]
+    fn crops_follow_the_usual_image() {
+        // One thumbnail, then a whole class of them, in front.
+        assert_eq!(size([vec![16], vec![130; 40]].concat()), 128);
+        assert_eq!(size([vec![16; 30], vec![130; 400]].concat()), 128);
+        assert_eq!(size([vec![130; 30], vec![16; 400]].concat()), 16);
+        // The lower of two in the middle, broken ones aside.
+        assert_eq!(size(vec![0, 300, 20, 0]), 20);
+        assert_eq!(size(vec![40; 3]), 40);
+        assert_eq!((size(vec![4]), size(vec![300; 2]), size(vec![0]), size(vec![])), (8, 224, 224, 224));
+    }
 }

@@ -52,6 +52,10 @@ fn read_folder(folder: &Path, format: &Format) -> Result<Dataset, DataError> {
     if classes.is_empty() {
         classes = (0..format.classes).map(|class| class.to_string()).collect();
     }
+    if classes.len() != format.classes as usize {
+        let cause = format!("{} names for {} classes: fetch the file again", classes.len(), format.classes);
+        return Err(DataError::Format { path: folder.join(format.names), cause });
+    }
     let title = format.title.to_owned();
     Ok(Dataset { title, train, test, classes, native_size: Some(32), is_grey: false, problems: Vec::new() })
 }
@@ -97,6 +101,10 @@ mod tests {
         assert_eq!(data.train.label(0), Some(7), "the fine label counts");
         assert_eq!(data.train.image(0).unwrap().data[..6], [0, 50, 100, 1, 51, 101]);
         assert_eq!(data.classes.len(), 100);
+
+        std::fs::write(folder.path().join("fine_label_names.txt"), "apple\n\nbee\n").unwrap();
+        let error = open(folder.path()).unwrap().err().unwrap().to_string();
+        assert!(error.contains("fine_label_names.txt: 2 names for 100 classes"), "{error}");
 
         std::fs::write(folder.path().join("train.bin"), &record[1..]).unwrap();
         let error = open(folder.path()).unwrap().err().unwrap().to_string();

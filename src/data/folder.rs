@@ -1,13 +1,17 @@
-//! Any folder of images, recursive. Labels come from the first folder level if every image lies in a folder;
-//! `train/` and `val/` or `test/` are taken as splits.
+//! Any folder of images, recursive. Labels come from the first folder level if every image lies in a folder; a few that do
+//! not are an error. `train/` and `val/` (`valid`, `validation`, `dev`) or `test/` in any case are splits. Beside other
+//! folders of images, and without a held-out one, a `train/` without folders of its own is a class; else it is an error.
 
 use super::{DataError, Dataset, Image, Source, Split};
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::UNIX_EPOCH;
 
 const EXTENSIONS: [&str; 6] = ["jpg", "jpeg", "png", "webp", "gif", "bmp"];
+
+/// Names of the held-out split; of several the first counts.
+const HELD_OUT: [&str; 5] = ["val", "valid", "validation", "dev", "test"];
 
 pub(super) struct FolderImages {
     pub root: PathBuf,
@@ -48,25 +52,20 @@ impl Source for FolderImages {
     }
 }
 
-/// Opens `folder` if there is an image anywhere below it.
-pub(super) fn open(folder: &Path) -> Option<Result<Dataset, DataError>> {
-    read_folder(folder).transpose()
-}
-
-fn read_folder(folder: &Path) -> Result<Option<Dataset>, DataError> {
-    let train_root = if folder.join("train").is_dir() { folder.join("train") } else { folder.to_owned() };
+/// Opens the splits and classes of `folder`.
+pub(super) fn open(folder: &Path) -> Result<Dataset, DataError> {
+    let (train_root, test_root) = splits(folder)?.unwrap_or_else(|| (folder.to_owned(), None));
     let files = list(&train_root)?;
     if files.is_empty() {
-        return Ok(None);
+        return Err(DataError::Empty(folder.to_owned()));
     }
-    let classes = classes_of(&files);
+    let classes = classes_of(&train_root, &files)?;
     let labels = classes.as_ref().map(|classes| labels_of(&files, classes));
-    let train = Split::new(Arc::new(FolderImages { root: train_root.clone(), files }), labels);
-    let test_root = ["val", "test"].map(|name| folder.join(name)).into_iter().find(|path| path.is_dir());
+    let train = Split::new(Arc::new(FolderImages { root: train_root, files }), labels);
     let test = match test_root {
-        Some(root) if train_root != folder => {
+        Some(root) => {
             let files = list(&root)?;
-            let labels = match (&classes, classes_of(&files)) {
+            let labels = match (&classes, classes_of(&root, &files)?) {
                 (Some(known), Some(found)) => {
                     if let Some(class) = found.iter().find(|class| !known.contains(class)) {
                         let known = known.iter().take(5).cloned().collect::<Vec<_>>().join(", ");
@@ -79,30 +78,77 @@ fn read_folder(folder: &Path) -> Result<Option<Dataset>, DataError> {
             let source = FolderImages { root, files };
             (source.count() > 0).then(|| Split::new(Arc::new(source), labels))
         }
-        _ => None,
+        None => None,
     };
     let title = folder.display().to_string();
     let classes = classes.unwrap_or_default();
-    Ok(Some(Dataset { title, train, test, classes, native_size: None, is_grey: false, problems: Vec::new() }))
+    Ok(Dataset { title, train, test, classes, native_size: None, is_grey: false, problems: Vec::new() })
 }
 
-/// Every image below `root`, relative and sorted; hidden files and folders are passed over.
+/// Every image of `folder`, whatever its splits and classes.
+pub(super) fn open_all(folder: &Path) -> Result<Split, DataError> {
+    let files = list(folder)?;
+    match files.is_empty() {
+        true => Err(DataError::Empty(folder.to_owned())),
+        false => Ok(Split::new(Arc::new(FolderImages { root: folder.to_owned(), files }), None)),
+    }
+}
+
+/// Folders of the training and the held-out split; none where all folders are classes.
+fn splits(folder: &Path) -> Result<Option<(PathBuf, Option<PathBuf>)>, DataError> {
+    let (folders, files): (Vec<_>, Vec<_>) = visible(folder)?.into_iter().partition(|path| path.is_dir());
+    let is_named = |path: &Path, name: &str| path.file_name().is_some_and(|found| found.eq_ignore_ascii_case(name));
+    let find = |name: &str| folders.iter().find(|path| is_named(path, name));
+    let Some(train) = find("train") else { return Ok(None) };
+    let held_out = HELD_OUT.iter().find_map(|name| find(name));
+    let is_split = |path: &PathBuf| path == train || HELD_OUT.iter().any(|name| is_named(path, name));
+    // One that cannot be read, such as lost+found, is not part of the data.
+    let has_images = |path: &Path| list(path).is_ok_and(|files| !files.is_empty());
+    let classes: Vec<_> = folders.iter().filter(|path| !is_split(path) && has_images(path)).collect();
+    if !classes.is_empty() && held_out.is_none() && list(train)?.iter().all(|file| class_of(file).is_none()) {
+        return Ok(None);
+    }
+    let loose = files.iter().filter(|path| is_image(path));
+    let beside: Vec<_> =
+        classes.into_iter().chain(loose).filter_map(|path| Some(path.file_name()?.to_string_lossy())).collect();
+    if beside.is_empty() {
+        return Ok(Some((train.clone(), held_out.cloned())));
+    }
+    let mut named = beside[..beside.len().min(3)].join(", ");
+    if beside.len() > 3 {
+        named += &format!(" and {} more", beside.len() - 3);
+    }
+    let train = train.display();
+    let cause = format!(
+        "{train} looks like the training split, but there are images beside it, in {named}: move them away, name {train} \
+         itself as the data, or rename it if it is a class"
+    );
+    Err(DataError::Format { path: folder.to_owned(), cause })
+}
+
+/// What a folder holds, sorted; hidden files and folders are passed over.
+fn visible(folder: &Path) -> Result<Vec<PathBuf>, DataError> {
+    let paths = std::fs::read_dir(folder).and_then(|entries| entries.map(|entry| Ok(entry?.path())).collect());
+    let mut paths: Vec<PathBuf> = paths.map_err(|source| DataError::Read { path: folder.to_owned(), source })?;
+    paths.retain(|path| path.file_name().is_some_and(|name| !name.to_string_lossy().starts_with('.')));
+    paths.sort();
+    Ok(paths)
+}
+
+/// Every image below `root`, relative and sorted.
 fn list(root: &Path) -> Result<Vec<PathBuf>, DataError> {
-    let (mut files, mut folders) = (Vec::new(), vec![root.to_owned()]);
+    let (mut files, mut folders) = (Vec::new(), VecDeque::from([root.to_owned()]));
     let mut seen = HashSet::new();
-    while let Some(folder) = folders.pop() {
-        let error = |source| DataError::Read { path: folder.clone(), source };
+    // Links may lead to a folder by several paths: the shallowest counts, then the first by name, on any file system.
+    while let Some(folder) = folders.pop_front() {
+        let real = folder.canonicalize().map_err(|source| DataError::Read { path: folder.clone(), source })?;
         // Links may lead in circles.
-        if !seen.insert(folder.canonicalize().map_err(error)?) {
+        if !seen.insert(real) {
             continue;
         }
-        for entry in std::fs::read_dir(&folder).map_err(error)? {
-            let path = entry.map_err(error)?.path();
-            if path.file_name().is_none_or(|name| name.to_string_lossy().starts_with('.')) {
-                continue;
-            }
+        for path in visible(&folder)? {
             if path.is_dir() {
-                folders.push(path);
+                folders.push_back(path);
             } else if is_image(&path) {
                 let relative = path.strip_prefix(root).expect("below the root").to_owned();
                 if relative.to_str().is_none() {
@@ -128,12 +174,23 @@ fn class_of(file: &Path) -> Option<String> {
     parts.next().map(|_| first.as_os_str().to_string_lossy().into_owned())
 }
 
-/// Names of the first-level folders, sorted, if every image lies in one.
-fn classes_of(files: &[PathBuf]) -> Option<Vec<String>> {
-    let mut classes = files.iter().map(|file| class_of(file)).collect::<Option<Vec<_>>>()?;
+/// Names of the first-level folders, sorted, if every image lies in one. One image in a hundred, or a single one, outside
+/// them would cost all others their labels and is an error.
+fn classes_of(root: &Path, files: &[PathBuf]) -> Result<Option<Vec<String>>, DataError> {
+    let mut classes: Vec<String> = files.iter().filter_map(|file| class_of(file)).collect();
+    let loose = files.len() - classes.len();
     classes.sort();
     classes.dedup();
-    Some(classes)
+    match files.iter().find(|file| class_of(file).is_none()) {
+        None => Ok(Some(classes)),
+        Some(stray) if classes.len() > 1 && loose <= (files.len() / 100).max(1) => {
+            let total = files.len();
+            let cause =
+                format!("all but {loose} of {total} images are in class folders: move it into one too, or away");
+            Err(DataError::Format { path: root.join(stray), cause })
+        }
+        Some(_) => Ok(None),
+    }
 }
 
 fn labels_of(files: &[PathBuf], classes: &[String]) -> Vec<u32> {
@@ -153,17 +210,36 @@ mod tests {
         }
     }
 
+    fn names(split: &Split) -> Vec<String> {
+        (0..split.len()).map(|id| split.name(id)).collect()
+    }
+
     #[test]
     fn labels_need_a_folder_for_every_image() {
         let root = tempfile::tempdir().unwrap();
         touch(root.path(), &["b/2.JPG", "a/deep/1.png", "a/0.webp", ".hidden/9.png", "notes.txt"]);
-        let data = open(root.path()).unwrap().unwrap();
+        let data = open(root.path()).unwrap();
         assert_eq!(data.classes, ["a", "b"]);
-        let names: Vec<_> = (0..3).map(|id| data.train.name(id)).collect();
-        assert_eq!(names, ["a/0.webp", "a/deep/1.png", "b/2.JPG"]);
+        assert_eq!(names(&data.train), ["a/0.webp", "a/deep/1.png", "b/2.JPG"]);
         assert_eq!([data.train.label(1), data.train.label(2)], [Some(0), Some(1)]);
+        // A slip, as labels were meant.
         touch(root.path(), &["loose.png"]);
-        assert!(!open(root.path()).unwrap().unwrap().train.is_labelled());
+        let error = open(root.path()).err().unwrap().to_string();
+        assert!(error.contains("loose.png: all but 1 of 4 images"), "{error}");
+        assert_eq!(open_all(root.path()).unwrap().len(), 4);
+        touch(root.path(), &["loose2.png"]);
+        assert!(!open(root.path()).unwrap().train.is_labelled());
+        let album = tempfile::tempdir().unwrap();
+        touch(album.path(), &["cover.png", "photos/1.png", "photos/2.png"]);
+        assert!(!open(album.path()).unwrap().train.is_labelled());
+    }
+
+    #[test]
+    fn a_stray_image_of_the_test_split_is_named_too() {
+        let root = tempfile::tempdir().unwrap();
+        touch(root.path(), &["train/a/1.png", "train/b/1.png", "val/a/1.png", "val/b/1.png", "val/x.png"]);
+        let error = open(root.path()).err().unwrap().to_string();
+        assert!(error.contains("x.png: all but 1 of 3"), "{error}");
     }
 
     #[cfg(unix)]
@@ -172,16 +248,66 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         touch(root.path(), &["a/1.png"]);
         std::os::unix::fs::symlink(root.path(), root.path().join("a/again")).unwrap();
-        assert_eq!(open(root.path()).unwrap().unwrap().train.len(), 1);
+        assert_eq!(open(root.path()).unwrap().train.len(), 1);
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn of_several_paths_to_a_folder_the_shallowest_and_first_counts() {
+        let root = tempfile::tempdir().unwrap();
+        touch(root.path(), &["a/0.png", "p/1.png"]);
+        for link in ["m", "z", "k", "x", "l", "y", "a/deep", "z2", "n"] {
+            std::os::unix::fs::symlink(root.path().join("p"), root.path().join(link)).unwrap();
+        }
+        let data = open(root.path()).unwrap();
+        assert_eq!(
+            (names(&data.train), data.classes),
+            (vec!["a/0.png".into(), "k/1.png".into()], vec!["a".into(), "k".into()])
+        );
     }
 
     #[test]
     fn train_and_val_are_splits_with_one_numbering_of_classes() {
+        for (train, val) in
+            [("train", "val"), ("Train", "valid"), ("TRAIN", "Validation"), ("train", "dev"), ("train", "Test")]
+        {
+            let root = tempfile::tempdir().unwrap();
+            let files = [("a/1", train), ("b/1", train), ("c/1", train), ("c/7", val)];
+            touch(root.path(), &files.map(|(name, part)| format!("{part}/{name}.png")).each_ref().map(String::as_str));
+            touch(root.path(), &["notes/read.txt", ".cache/1.png"]);
+            let data = open(root.path()).unwrap();
+            let test = data.test.unwrap();
+            assert_eq!((data.train.len(), test.len(), test.label(0)), (3, 1, Some(2)), "{train} {val}");
+            if val == "Test" {
+                continue;
+            }
+            touch(root.path(), &["test/a/8.png", "test/b/8.png"]);
+            assert_eq!(open(root.path()).unwrap().test.unwrap().len(), 1, "{val} comes before test");
+            assert_eq!(open_all(root.path()).unwrap().len(), 6);
+        }
+        let empty = tempfile::tempdir().unwrap();
+        assert!(matches!(open(empty.path()), Err(DataError::Empty(_))));
+    }
+
+    #[test]
+    fn a_class_named_train_hides_no_other() {
         let root = tempfile::tempdir().unwrap();
-        touch(root.path(), &["train/a/1.png", "train/b/1.png", "train/c/1.png", "val/c/7.png"]);
-        let data = open(root.path()).unwrap().unwrap();
-        let test = data.test.unwrap();
-        assert_eq!((data.train.len(), test.len(), test.label(0)), (3, 1, Some(2)));
-        assert!(open(tempfile::tempdir().unwrap().path()).is_none(), "an empty folder is nobody's");
+        touch(root.path(), &["car/1.png", "train/1.png", "train/2.png", "whale/1.png"]);
+        let data = open(root.path()).unwrap();
+        assert_eq!(
+            (data.train.len(), data.test.is_none(), data.classes),
+            (4, true, ["car", "train", "whale"].map(String::from).to_vec())
+        );
+        // A split by its inside or its neighbour.
+        for more in ["train/steam/1.png", "val/car/1.png"] {
+            let root = tempfile::tempdir().unwrap();
+            touch(root.path(), &["car/1.png", "train/1.png", "Ship/1.png", "bike/1.png", "dog/1.png", more]);
+            let error = open(root.path()).err().unwrap().to_string();
+            assert!(error.contains("in Ship, bike, car and 1 more: move them away"), "{error}");
+        }
+        let root = tempfile::tempdir().unwrap();
+        touch(root.path(), &["train/1.png", "cover.png"]);
+        let error = open(root.path()).err().unwrap().to_string();
+        assert!(error.contains("in cover.png: move"), "{error}");
     }
 }

@@ -77,7 +77,7 @@ pub(super) fn parse_split(
         let cause = format!("expected images (3 dimensions), found {} dimensions", dims.len());
         return Err(DataError::Format { path: images_path.to_owned(), cause });
     };
-    if count * height * width == 0 {
+    if dims.contains(&0) {
         return Err(DataError::Empty(images_path.to_owned()));
     }
     let labels = labels
@@ -114,7 +114,8 @@ fn parse(path: &Path, bytes: &[u8]) -> Result<(Vec<usize>, Vec<u8>), DataError> 
         .chunks_exact(4)
         .map(|b| u32::from_be_bytes(b.try_into().expect("four bytes")) as usize)
         .collect();
-    let wanted: usize = dims.iter().product();
+    let wanted = dims.iter().try_fold(1_usize, |product, &dim| product.checked_mul(dim));
+    let wanted = wanted.ok_or_else(|| format(format!("{dims:?} is more than any file holds")))?;
     if content.len() - header != wanted {
         return Err(format(format!("expected {wanted} bytes for {dims:?}, found {}", content.len() - header)));
     }
@@ -151,6 +152,8 @@ mod tests {
         for (bytes, word) in [
             (&image[..image.len() - 1], "expected 4 bytes"),
             (&image[..9], "header"),
+            // 2^64, which wraps to an empty file.
+            (&file(&[1 << 22, 1 << 21, 1 << 21], &[]), "more than any file holds"),
             (b"garbage!".as_slice(), "not an IDX"),
             (&[0x1F, 0x8B, 0, 0], "gzip"),
         ] {

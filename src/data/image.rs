@@ -31,14 +31,18 @@ fn is_truncated_jpeg(bytes: &[u8]) -> bool {
         return false;
     }
     let mut at = 2;
-    while let Some(&[0xFF, marker, high, low]) = bytes.get(at..at + 4) {
+    loop {
+        // Any number of fill bytes may stand before a marker (ITU T.81, B.1.1.2).
+        while bytes.get(at..at + 2) == Some(&[0xFF, 0xFF]) {
+            at += 1;
+        }
+        let Some(&[0xFF, marker, high, low]) = bytes.get(at..at + 4) else { return true };
         let length = usize::from(u16::from_be_bytes([high, low]));
         at += 2 + length;
         if marker == 0xDA {
             return !bytes.get(at..).is_some_and(|scan| scan.windows(2).any(|pair| pair == [0xFF, 0xD9]));
         }
     }
-    true
 }
 
 #[cfg(test)]
@@ -53,6 +57,10 @@ mod tests {
         let thumbnail = [0xFF, 0xE1, 0, 6, 0xFF, 0xD9, 1, 2];
         bytes.splice(2..2, thumbnail);
         assert!(Image::decode(&bytes, "whole").is_ok());
+        let mut filled = bytes.clone();
+        filled.splice(10..10, [0xFF; 3]);
+        assert_eq!(Image::decode(&filled, "filled").unwrap(), Image::decode(&bytes, "whole").unwrap());
+        assert!(is_truncated_jpeg(&[0xFF, 0xD8, 0xFF, 0xFF, 0xFF]));
         let error = Image::decode(&bytes[..bytes.len() - 40], "cut").unwrap_err().to_string();
         assert!(error.contains("truncated"), "{error}");
     }

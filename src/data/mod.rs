@@ -28,14 +28,15 @@ use std::sync::Arc;
 /// Tries to open a folder; `None` if it does not hold this format.
 type Open = fn(&Path) -> Option<Result<Dataset, DataError>>;
 
-/// Formats in the order they are tried; any folder of images comes last.
-const FORMATS: &[Open] = &[cifar::open, idx::open, folder::open];
+/// Formats in the order they are tried; what is none of them is a folder of images.
+const FORMATS: &[Open] = &[cifar::open, idx::open];
 
 /// Which images to use.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DataConfig {
-    /// Folder of images, CIFAR binary batches or IDX files; absent: the embedded Fashion-MNIST subset.
+    /// Folder of images (`train/` with `val/` or `test/` are splits where nothing beside them holds images), CIFAR binary
+    /// batches or IDX files; absent: the embedded Fashion-MNIST subset.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub path: Option<PathBuf>,
     /// Folder with test images, where `path` has none of its own.
@@ -234,27 +235,23 @@ pub fn open_images(path: &Path) -> Result<Split, DataError> {
     if path.is_file() && path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("zip")) {
         return pairs::open_zip(path);
     }
-    if !path.join("train").is_dir() {
-        return Ok(open_path(path)?.train);
-    }
-    let mut files = Vec::new();
-    for part in ["train", "val", "test"].into_iter().filter(|part| path.join(part).is_dir()) {
-        if let Some(data) = folder::open(&path.join(part)).transpose()? {
-            files.extend((0..data.train.len()).map(|id| Path::new(part).join(data.train.name(id))));
-        }
-    }
-    match files.is_empty() {
-        true => Err(DataError::Empty(path.to_owned())),
-        false => Ok(Split::new(Arc::new(folder::FolderImages { root: path.to_owned(), files }), None)),
+    match open_format(path)? {
+        Some(data) => Ok(data.train),
+        None => folder::open_all(path),
     }
 }
 
 fn open_path(path: &Path) -> Result<Dataset, DataError> {
+    open_format(path)?.map_or_else(|| folder::open(path), Ok)
+}
+
+/// None where the folder has none of the formats.
+fn open_format(path: &Path) -> Result<Option<Dataset>, DataError> {
     if !path.exists() {
         return Err(DataError::NotFound(path.to_owned()));
     }
     if !path.is_dir() {
         return Err(DataError::NotAFolder(path.to_owned()));
     }
-    FORMATS.iter().find_map(|open| open(path)).unwrap_or_else(|| Err(DataError::Empty(path.to_owned())))
+    FORMATS.iter().find_map(|open| open(path)).transpose()
 }

@@ -92,7 +92,7 @@ pub fn open(pairs: &Path, images: Option<&Path>, skip_bad: bool) -> Result<Datas
             return Err(DataError::Format { path: pairs.to_owned(), cause });
         }
     };
-    let store = Store::open(images.unwrap_or(pairs.parent().unwrap_or(Path::new("."))))?;
+    let store = Store::open(images.unwrap_or(folder_of(pairs)))?;
     let splits = match splits {
         None => (store.split(pairs, &captions, |_| true, &mut problems), None),
         Some((train, test)) => {
@@ -104,6 +104,11 @@ pub fn open(pairs: &Path, images: Option<&Path>, skip_bad: bool) -> Result<Datas
         }
     };
     finish(pairs, splits, problems, notes, skip_bad)
+}
+
+/// Where a file lies; a bare name has an empty parent, which is no path.
+fn folder_of(file: &Path) -> &Path {
+    file.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 /// Refuses the problems, or keeps them with the notes as what was left out.
@@ -174,15 +179,15 @@ impl Store {
         Ok(Self::Zip(path.to_owned(), regions))
     }
 
-    /// What is wrong with an image.
-    fn problem(&self, image: &str) -> Option<&'static str> {
+    /// The stored name of an image, one for all the ways to name it in a zip, or what is wrong with it.
+    fn resolve<'a>(&'a self, image: &'a str) -> Result<&'a str, &'static str> {
         match self {
-            Self::Folder(root) if root.join(image).is_file() => None,
-            Self::Folder(_) => Some("is missing"),
+            Self::Folder(root) if root.join(image).is_file() => Ok(image),
+            Self::Folder(_) => Err("is missing"),
             Self::Zip(_, regions) => match regions.get(image) {
-                Some(Some(_)) => None,
-                Some(None) => Some("is in several folders of the zip: name the folder too"),
-                None => Some("is missing"),
+                Some(Some(region)) => Ok(&region.name),
+                Some(None) => Err("is in several folders of the zip: name the folder too"),
+                None => Err("is missing"),
             },
         }
     }
@@ -196,15 +201,17 @@ impl Store {
         problems: &mut Vec<String>,
     ) -> Split {
         let mut places = HashMap::<&str, Result<usize, &str>>::new();
+        // Two samples of one name could not be told apart when the run is resumed.
+        let mut samples = HashMap::<&str, usize>::new();
         let (mut names, mut texts) = (Vec::new(), Vec::<Vec<String>>::new());
         for Named { image, caption, line } in captions.iter().filter(|named| wanted(&named.image)) {
-            let place = places.entry(image).or_insert_with(|| match self.problem(image) {
-                Some(problem) => Err(problem),
-                None => {
-                    names.push(image.clone());
+            let place = places.entry(image).or_insert_with(|| {
+                let name = self.resolve(image)?;
+                Ok(*samples.entry(name).or_insert_with(|| {
+                    names.push(name);
                     texts.push(Vec::new());
-                    Ok(names.len() - 1)
-                }
+                    names.len() - 1
+                }))
             });
             match *place {
                 Ok(place) => texts[place].push(caption.clone()),
@@ -217,7 +224,7 @@ impl Store {
                 Split::new(Arc::new(FolderImages { root: root.clone(), files }), None)
             }
             Self::Zip(path, regions) => {
-                let regions = names.iter().filter_map(|name| regions[name].clone()).collect();
+                let regions = names.into_iter().filter_map(|name| regions[name].clone()).collect();
                 Split::new(Arc::new(ArchiveImages { archives: vec![path.clone()], regions }), None)
             }
         };
@@ -276,12 +283,20 @@ mod tests {
 
     #[test]
     fn what_cannot_be_used_is_named_by_line_and_left_out_when_asked() {
-        let cases: [(&str, &[u8], &str, usize); 12] = [
+        let cases: [(&str, &[u8], &str, usize); 15] = [
             ("p.tsv", b"a.png\tgood\nno.png\tlost\nno.png\ttwice\n", "p.tsv:2: image no.png is missing", 2),
             ("p.tsv", b"a.png\tgood\na.png\t  \n", "p.tsv:2: the caption is empty", 1),
             ("p.tsv", b"a.png\tgood\na.png\t\xFF\xFE\n", "p.tsv:2: not valid UTF-8", 1),
             ("p.tsv", b"a.png\tgood\n\n a.png\tgood \n", "p.tsv:3: \"a.png\\tgood\" is already in line 1", 1),
             ("p.csv", b"image,caption\na.png,good\na.png\n", "p.csv:3: 1 columns where 2 are needed", 1),
+            (
+                "p.csv",
+                b"image,caption\na.png,good\na.png,red, blue, green\na.png,two, dogs\n",
+                "p.csv:3: 4 columns where 2 are expected: quote captions that contain commas",
+                2,
+            ),
+            ("p.csv", b"a.png,good\na.png,two, dogs\n", "p.csv:2: 3 columns where 2 are expected", 1),
+            ("p.tsv", b"caption\timage\ngood\ta.png\ntwo\tdogs\ta.png\n", "p.tsv:3: 3 columns where 2 are exp", 1),
             ("p.csv", b"\r\nimage,caption\r\n\r\n\r\na.png,good\r\na.png,\r\n", "p.csv:6: the caption", 1),
             ("p.csv", b"image,caption\na.png,\"\ngood\"\n\na.png,\n", "p.csv:5: the caption is empty", 1),
             ("p.jsonl", b"{\"image\":\"a.png\",\"caption\":\"good\"}\n{oops\n[1]\n", "p.jsonl:2: not JSON", 2),
@@ -339,19 +354,26 @@ mod tests {
 
     #[test]
     fn a_folder_around_the_files_of_a_zip_need_not_be_named() {
-        let text = b"x.png\tone\nb/y.png\ttwo\ny.png\twhich\n";
+        let text = b"x.png\tone\nb/y.png\ttwo\ny.png\twhich\nall/x.png\tagain\n";
         let (root, file) = folder(&[], "p.tsv", text);
         let archive = root.path().join("images.zip");
         let files = ["all/x.png", "__MACOSX/all/x.png", "all/a/y.png", "all/b/y.png", "all/notes.txt"];
         zip_pictures(&archive, &files.map(|name| (name, zip::CompressionMethod::Stored)));
         let data = open(&file, Some(&archive), true).unwrap();
-        let want = [sample("images.zip/all/x.png", &["one"]), sample("images.zip/all/b/y.png", &["two"])];
+        let want = [sample("images.zip/all/x.png", &["one", "again"]), sample("images.zip/all/b/y.png", &["two"])];
         assert_eq!(summary(&data.train), want);
         let problem = "p.tsv:3: image y.png is in several folders of the zip: name the folder too";
         assert!(data.problems.len() == 1 && data.problems[0].ends_with(problem), "{:?}", data.problems);
 
         let names: Vec<_> = summary(&open_zip(&archive).unwrap()).into_iter().map(|(name, _)| name).collect();
         assert_eq!(names, ["all/x.png", "all/a/y.png", "all/b/y.png"].map(|name| format!("images.zip/{name}")));
+    }
+
+    #[test]
+    fn a_bare_file_name_lies_in_the_working_folder() {
+        for (file, folder) in [("held.tsv", "."), ("a/held.tsv", "a"), ("/held.tsv", "/")] {
+            assert_eq!(folder_of(Path::new(file)), Path::new(folder));
+        }
     }
 
     #[test]

@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 const IMAGE: [&str; 5] = ["image", "filepath", "path", "file", "filename"];
 const CAPTION: [&str; 4] = ["caption", "text", "title", "sentence"];
 
-/// Columns are named by a first line; without one there are two, image and caption.
+/// Columns are named by a first line; without one there are two, image and caption. A row with more is a problem: its
+/// caption was taken apart.
 pub(super) fn read_delimited(path: &Path, delimiter: u8) -> Result<Read, DataError> {
     let bytes = read_bytes(path)?;
     let mut reader = csv::ReaderBuilder::new()
@@ -32,12 +33,12 @@ pub(super) fn read_delimited(path: &Path, delimiter: u8) -> Result<Read, DataErr
             read.problem(line, "not valid UTF-8");
             continue;
         };
-        let Some((image, caption)) = columns else {
+        let Some((image, caption, count)) = columns else {
             let place = |names: &[&str]| fields.iter().position(|f| names.contains(&f.trim().to_lowercase().as_str()));
             match (place(&IMAGE), place(&CAPTION)) {
-                (Some(image), Some(caption)) => columns = Some((image, caption)),
+                (Some(image), Some(caption)) => columns = Some((image, caption, fields.len())),
                 _ if fields.len() == 2 => {
-                    columns = Some((0, 1));
+                    columns = Some((0, 1, 2));
                     read.add_row(line, fields[0], fields[1]);
                 }
                 _ => {
@@ -49,6 +50,14 @@ pub(super) fn read_delimited(path: &Path, delimiter: u8) -> Result<Read, DataErr
             }
             continue;
         };
+        if fields.len() > count {
+            let advice = match delimiter {
+                b',' => "quote captions that contain commas",
+                _ => "a caption must not contain tabs",
+            };
+            read.problem(line, format!("{} columns where {count} are expected: {advice}", fields.len()));
+            continue;
+        }
         match (fields.get(image), fields.get(caption)) {
             (Some(image), Some(caption)) => read.add_row(line, image, caption),
             _ => {
