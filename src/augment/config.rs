@@ -112,6 +112,12 @@ pub struct AugmentConfig {
 }
 
 impl AugmentConfig {
+    /// Shortest side of an image before its centre of `size` pixels is cut out. Large images get the usual margin of 1/7
+    /// (256 for 224), those of image–text pairs none, as in CLIP.
+    pub fn centre_resize(&self, size: usize) -> usize {
+        if size > 64 && self.preset != Preset::Clip { size * 8 / 7 } else { size }
+    }
+
     /// The preset's values for two crops of `size` pixels, or one of image–text pairs.
     pub fn preset(preset: Preset, size: usize) -> Self {
         let jitter = |strength: f64| Jitter {

@@ -1,6 +1,6 @@
 //! One view of one image: crop, flip, colour (jitter, blur, RandAugment, greyscale), normalise.
 
-use super::{AugmentConfig, CropBox, CropGroup, Jigsaw, Jitter, Planes, Preset, Resizer, blur, colour, rand_augment};
+use super::{AugmentConfig, CropBox, CropGroup, Jigsaw, Jitter, Planes, Resizer, blur, colour, rand_augment};
 use crate::data::Image;
 use crate::math::SampleRng;
 
@@ -73,12 +73,9 @@ impl Augmenter {
         self.normalise(out);
     }
 
-    /// The deterministic view for evaluation: shortest side resized, centre crop of `size`. Large images get the
-    /// usual margin of 1/7 (256 for 224), those of image–text pairs none, as in CLIP.
+    /// The deterministic view for evaluation: shortest side resized, centre crop of `size`.
     pub fn centre_view(&mut self, image: &Image, size: usize, out: &mut [f32]) {
-        let has_margin = size > 64 && self.config.preset != Preset::Clip;
-        let shortest = if has_margin { size * 8 / 7 } else { size };
-        let resized = self.resizer.shortest_side(image, shortest);
+        let resized = self.resizer.shortest_side(image, self.config.centre_resize(size));
         // Half-way offsets go to the even side, as in torchvision.
         let offset = |long: usize| ((long - size) as f64 / 2.0).round_ties_even() as usize;
         let region = CropBox { top: offset(resized.height), left: offset(resized.width), height: size, width: size };

@@ -6,6 +6,7 @@ mod cell;
 mod compare;
 mod config;
 mod demo;
+mod embed;
 mod error;
 mod eval;
 mod eval_pairs;
@@ -46,6 +47,7 @@ enum Verb {
     /// Measure a trained encoder: linear classifier, nearest neighbours; retrieval or zero-shot with texts
     #[command(subcommand)]
     Eval(eval::Eval),
+    Embed(embed::Embed),
     Search(search::Search),
     Compare(Box<compare::Compare>),
     Loss(loss::LossVerb),
@@ -89,6 +91,7 @@ fn run(cli: Cli) -> Result<(), CliError> {
         Verb::Pretrain(verb) => verb.run(),
         Verb::Resume(verb) => verb.run(),
         Verb::Eval(verb) => verb.run(),
+        Verb::Embed(verb) => verb.run(),
         Verb::Search(verb) => verb.run(),
         Verb::Compare(verb) => verb.run(),
         Verb::Loss(verb) => verb.run(),

@@ -149,7 +149,6 @@ pub fn summarise(run: &Run, samples: usize, steps: usize, more: Value) -> Result
         "method": run.config.method.name(),
         "encoder": run.config.encoder,
         "feature_dim": run.config.encoder.feature_dim(),
-        "load_with": run.config.encoder.torch_recipe(),
         "samples": samples,
         "steps": steps,
         "seconds": seconds,
@@ -196,7 +195,7 @@ pub fn finish(outcome: Outcome, run: &Run, measurable: Measurable) -> Result<(),
     match outcome {
         Outcome::Finished => {
             say!("encoder: {folder}/encoder.safetensors");
-            say!("load it: {}", run.config.encoder.torch_recipe());
+            say!("load it in PyTorch: {folder}/load.py");
             say!("measure it: sogclr eval {}", measurable.how(&folder.to_string()));
             Ok(())
         }

@@ -240,34 +240,4 @@ impl EncoderConfig {
         let (_, channels, _) = plan.stages[plan.stages.len() - 1];
         channels * if plan.bottleneck { 4 } else { 1 }
     }
-
-    /// How a PyTorch user builds the model that the exported weights fit into.
-    pub fn torch_recipe(&self) -> String {
-        if self.is_clip() {
-            return "open_clip.model.CLIP(**json.load(open('open_clip.json')), quick_gelu=True)\
-                .load_state_dict(safetensors.torch.load_file('encoder.safetensors'), strict=True)"
-                .to_owned();
-        }
-        let plan = self.plan();
-        let name = serde_json::to_value(self.name).expect("a unit variant");
-        let name = name.as_str().expect("a string");
-        if plan.stages.len() == 3 {
-            return format!(
-                "a CIFAR {name} (three stages, 1x1 projection shortcuts) with torchvision's parameter names"
-            );
-        }
-        let block = if plan.bottleneck { "Bottleneck" } else { "BasicBlock" };
-        let mut steps = if self.width == 1.0 {
-            format!("m = torchvision.models.{name}(); m.fc = torch.nn.Identity()")
-        } else {
-            format!("a torchvision-style ResNet of {block}s whose every channel count is multiplied by {}", self.width)
-        };
-        if self.stem == Stem::Cifar {
-            steps += &format!(
-                "; m.conv1 = torch.nn.Conv2d(3, {}, 3, 1, 1, bias=False); m.maxpool = torch.nn.Identity()",
-                plan.stem_channels
-            );
-        }
-        steps + "; m.load_state_dict(safetensors.torch.load_file('encoder.safetensors'), strict=True)"
-    }
 }

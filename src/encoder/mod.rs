@@ -11,6 +11,7 @@ mod cpu;
 mod head;
 mod image;
 mod layers;
+mod load_script;
 mod model;
 mod open_clip;
 mod params;

@@ -1,5 +1,5 @@
 //! The run folder: `config.toml`, `manifest.jsonl`, `metrics.jsonl`, `checkpoints/`, `encoder.safetensors`,
-//! `summary.json`, `open_clip.json` for image–text pairs, and `problems.txt` where something was left out.
+//! `load.py`, `summary.json`, `open_clip.json` for image–text pairs, and `problems.txt` where something was left out.
 
 use super::{Checkpoint, TrainError};
 use crate::config::{Overrides, RunConfig};
@@ -33,6 +33,8 @@ impl Run {
         if let Some(open_clip) = config.model().open_clip() {
             write_atomic(&folder.join("open_clip.json"), format!("{open_clip:#}\n").as_bytes())?;
         }
+        let script = config.encoder.load_script(&config.augment, config.text.as_ref().map(|text| text.context));
+        write_atomic(&folder.join("load.py"), script.as_bytes())?;
         write_atomic(&folder.join("config.toml"), config.to_toml().as_bytes())?;
         Ok(Self { folder: folder.to_owned(), config, _lock: lock })
     }

@@ -144,3 +144,31 @@ fn metrics_tell_whether_it_learns() {
     assert_eq!(line["verdict"], "collapsed", "{line}");
     assert!(text.contains("COLLAPSED"), "{text}");
 }
+
+#[test]
+fn features_are_written_with_the_names_of_their_images() {
+    let root = tempfile::tempdir().unwrap();
+    let (run, data) = (root.path().join("run"), root.path().join("pictures"));
+    train(&run, &[]);
+    std::fs::create_dir(&data).unwrap();
+    for value in [10_u8, 200, 90] {
+        image::GrayImage::from_pixel(12, 12, image::Luma([value])).save(data.join(format!("{value}.png"))).unwrap();
+    }
+    std::fs::write(data.join("broken.png"), b"no picture").unwrap();
+    let out = root.path().join("features.safetensors");
+    let output = sogclr().arg("embed").args([&run, &data]).arg("--out").arg(&out).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success() && text.contains("broken.png"), "{text}");
+    let names = std::fs::read_to_string(root.path().join("features.safetensors.tsv")).unwrap();
+    assert_eq!(names, "0\t10.png\n1\t200.png\n2\t90.png\n");
+    let bytes = std::fs::read(&out).unwrap();
+    let file = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+    let features = file.tensor("features").unwrap();
+    assert_eq!(features.shape(), [3, 16]);
+    let row = |row: usize| features.data()[row * 64..][..64].to_vec();
+    assert!(row(0) != row(1) && row(1) != row(2), "pictures that differ have features that differ");
+    // The run folder holds a program that loads the encoder.
+    let script = std::fs::read_to_string(run.join("load.py")).unwrap();
+    assert!(script.contains("STAGES = [(1, 4, 1), (1, 8, 2), (1, 16, 2)]"), "{script}");
+    assert!(!script.contains("SETTINGS"), "{script}");
+}

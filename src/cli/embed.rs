@@ -1,0 +1,68 @@
+//! `sogclr embed`: features of images, for the user's own tools.
+
+use super::error::CliError;
+use super::eval::{load_encoder, say_if_unfinished};
+use super::output::{note, say};
+use super::progress::Counter;
+use crate::config::DeviceName;
+use crate::data::{Manifest, open_images};
+use crate::encoder::{HostTensor, NamedTensors};
+use crate::storage::{save_tensors, write_atomic};
+use crate::train::{Run, open_device};
+use clap::Args;
+use std::path::PathBuf;
+
+/// Write the features of images: one row for each, before the head.
+///
+/// OUT is a safetensors file with the tensor `features` [images, dimension]; beside it OUT.tsv names the image of each row,
+/// and its class where it has one. Images that cannot be read are left out. In Python:
+/// safetensors.numpy.load_file("OUT")["features"].
+#[derive(Args)]
+#[command(after_help = "Example:\n  sogclr embed runs/photos new-photos/ --out new-photos.safetensors")]
+pub struct Embed {
+    /// Folder that `sogclr pretrain --out` made
+    run: PathBuf,
+    /// Folder or .zip of images, whole; the training images of the run if left out
+    data: Option<PathBuf>,
+    /// File for the features
+    #[arg(long, value_name = "OUT")]
+    out: PathBuf,
+    /// cpu, cpu-exact, wgpu or cuda; the run's own unless given
+    #[arg(long, value_name = "NAME")]
+    device: Option<DeviceName>,
+}
+
+impl Embed {
+    pub fn run(self) -> Result<(), CliError> {
+        let config = Run::read_config(&self.run)?;
+        let encoder = load_encoder(&self.run, &config, open_device(self.device.unwrap_or(config.train.device))?)?;
+        say_if_unfinished(&self.run);
+        let split = match &self.data {
+            None => Run::open_data_of(&self.run, &config)?.train,
+            Some(path) => {
+                let mut split = open_images(path)?;
+                let bar = Counter::new("checking images", split.len());
+                let (_, bad) = Manifest::build(&mut split, true, || bar.inc(1))?;
+                drop(bar);
+                bad.iter().for_each(|image| note!("left out {image}"));
+                split
+            }
+        };
+        let bar = Counter::new("features", split.len());
+        let features = encoder.extract(&split, |count| bar.inc(count))?.features;
+        drop(bar);
+        let shape = vec![features.nrows(), features.ncols()];
+        let tensor = HostTensor { shape, values: features.into_iter().collect() };
+        let row = |id: usize| match split.label(id) {
+            Some(label) => format!("{id}\t{}\t{label}\n", split.name(id)),
+            None => format!("{id}\t{}\n", split.name(id)),
+        };
+        let names: String = (0..split.len()).map(row).collect();
+        let table = PathBuf::from(format!("{}.tsv", self.out.display()));
+        write_atomic(&table, names.as_bytes())?;
+        let count = tensor.shape[0];
+        save_tensors(&self.out, &NamedTensors::from([("features".to_owned(), tensor)]), ("format", "pt"))?;
+        say!("{count} rows: {}, named in {}", self.out.display(), table.display());
+        Ok(())
+    }
+}
