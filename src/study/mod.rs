@@ -15,6 +15,7 @@ const SHARED: &str = include_str!("../../studies/shared.toml");
 const STUDIES: &[(&str, &str)] = &[
     ("tuning", include_str!("../../studies/tuning.toml")),
     ("adamw-tuning", include_str!("../../studies/adamw-tuning.toml")),
+    ("adamw", include_str!("../../studies/adamw.toml")),
     ("batch-epochs", include_str!("../../studies/batch-epochs.toml")),
     ("batch-impact", include_str!("../../studies/batch-impact.toml")),
     ("curves", include_str!("../../studies/curves.toml")),

@@ -4,8 +4,10 @@
 //! E(m) and ∇F, in the space of all parameters; E is over batches and over u. E(m) is estimated several times from independent
 //! batches; the products of two different deviations have no bias from the noise that is left in each.
 
-use super::{Draw, Estimator, FiniteProblem, Probe, Version};
+use super::{Draw, Estimator, FiniteProblem, Probe, Version, log_image_normalisers, mean_over_batches};
 use crate::loss::{Dcl, Gamma, Loss, LossError, NtXent, SogClr, Variant};
+use crate::math::UnitRows;
+use crate::state::{LOG_U, SampleState};
 use ndarray::Array2;
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
@@ -38,6 +40,10 @@ impl EstimatorKind {
         }
     }
 
+    fn has_memory(&self) -> bool {
+        matches!(self, Self::Sogclr { .. })
+    }
+
     pub fn label(&self) -> String {
         match self {
             Self::Eq6 => "eq. (6)".into(),
@@ -60,9 +66,9 @@ pub struct BiasRow {
     /// ‖E(m) − ∇F‖/‖∇F‖ against V1 and V2.
     pub bias_v1: Bias,
     pub bias_v2: Bias,
-    /// cos(E(m), ∇F) against V1 and V2.
-    pub cosine_v1: f64,
-    pub cosine_v2: f64,
+    /// cos(E(m), ∇F) against V1 and V2; `None` where E(m) is lost in the noise.
+    pub cosine_v1: Option<f64>,
+    pub cosine_v2: Option<f64>,
     /// What the batches averaged over leave uncertain in E(m), relative to ‖∇F‖ (V1).
     pub noise: f64,
     /// E‖m − E(m)‖²/‖∇F‖² (V1); `None` where it is not measured.
@@ -98,10 +104,12 @@ pub struct BiasStudy<'a> {
     pub passes: usize,
     pub seed: u64,
     exact: [Vec<f64>; 2],
+    /// Every u at what it estimates.
+    right: SampleState,
 }
 
 /// Estimates of E(m) from independent batches and memories.
-const REPLICATES: usize = 6;
+const REPLICATES: usize = 4;
 /// How often each of them begins anew where the memory is looked at after a number of passes.
 const RESTARTS: usize = 8;
 /// Passes of settling, times γ: what is left of the start is e⁻⁵.
@@ -113,7 +121,11 @@ const VARIANCE_BATCHES: (usize, usize) = (32, 256);
 impl<'a> BiasStudy<'a> {
     pub fn new(probe: &'a Probe, tau: f64, passes: usize, seed: u64) -> Self {
         let exact = [Version::V1, Version::V2].map(|version| probe.exact(tau, version).1);
-        Self { probe, problem: probe.problem(), tau, passes, seed, exact }
+        let problem = probe.problem();
+        let z = UnitRows::new(problem.embeddings.clone()).matrix().mapv(f64::from);
+        let log_u = log_image_normalisers(z.view(), problem.augmentations, tau).into_iter().map(|u| u as f32).collect();
+        let right = SampleState::from_columns(problem.images(), [(LOG_U.to_owned(), log_u)].into());
+        Self { probe, problem, tau, passes, seed, exact, right }
     }
 
     pub fn images(&self) -> usize {
@@ -144,7 +156,9 @@ impl<'a> BiasStudy<'a> {
         Ok(passes.iter().zip(&means).map(|(&after, means)| self.row(estimator, batch, Some(after), means)).collect())
     }
 
-    /// For each of `looks`: estimates of E(m) over the `window` passes that follow it, one for each replicate.
+    /// For each of `looks`: estimates of E(m) over the `window` passes that follow it, one for each replicate. Of
+    /// an estimator with memory the distance to the same with the right u is averaged: that one has ∇V2 for its mean, and much of
+    /// the noise in common.
     fn means(
         &self,
         estimator: EstimatorKind,
@@ -158,12 +172,22 @@ impl<'a> BiasStudy<'a> {
             for restart in 0..restarts {
                 let (loss, scale) = estimator.loss(self.tau);
                 let mut running = Estimator::new(self.images(), loss.as_ref(), scale);
+                let (right, scale) = EstimatorKind::Sogclr { gamma: 1.0, lagged: true }.loss(self.tau);
+                let mut right = Estimator::fixed(self.right.clone(), right.as_ref(), scale);
                 let seed = self.chain(replicate, restart);
                 let mut done = 0;
                 for (&look, sum) in looks.iter().zip(&mut sums) {
                     running.expectation(&self.problem, batch, seed, done..look)?;
                     done = look + window;
-                    *sum += &(running.expectation(&self.problem, batch, seed, look..done)? / restarts as f64);
+                    let mean = mean_over_batches(&self.problem, batch, seed, look..done, |draw| {
+                        let [first, second] = running.step_on(&self.problem, draw)?;
+                        if !estimator.has_memory() {
+                            return Ok([first, second]);
+                        }
+                        let [right_first, right_second] = right.step_on(&self.problem, draw)?;
+                        Ok([first - right_first, second - right_second])
+                    });
+                    *sum += &(mean? / restarts as f64);
                 }
             }
             Ok(sums)
@@ -171,7 +195,14 @@ impl<'a> BiasStudy<'a> {
         let coefficients: Result<Vec<_>, _> = (0..REPLICATES).into_par_iter().map(replicate).collect();
         let rows: Vec<usize> = (0..self.problem.embeddings.nrows()).collect();
         let coefficients = coefficients?;
-        let of_look = |look: usize| coefficients.iter().map(|of| self.probe.pull_back(&rows, &of[look])).collect();
+        let of_one = |coefficients: &Array2<f64>| {
+            let mut m = self.probe.pull_back(&rows, coefficients);
+            if estimator.has_memory() {
+                m.iter_mut().zip(&self.exact[1]).for_each(|(m, right)| *m += right);
+            }
+            m
+        };
+        let of_look = |look: usize| coefficients.iter().map(|of| of_one(&of[look])).collect();
         Ok((0..looks.len()).map(of_look).collect())
     }
 
@@ -185,8 +216,10 @@ impl<'a> BiasStudy<'a> {
         let mut mean = vec![0.0; means[0].len()];
         means.iter().for_each(|of| mean.iter_mut().zip(of).for_each(|(sum, m)| *sum += m / count));
         let spread: f64 = means.iter().map(|of| square_distance(of, &mean)).sum();
-        let length = pair_mean(&gram(means, |m, _| m)).max(0.0).sqrt();
-        let cosine = |exact: &[f64]| dot(&mean, exact) / (length * norm(exact));
+        // Without the noise's own square, which would make E(m) look longer.
+        let square_length = pair_mean(&gram(means, |m, _| m));
+        let cosine =
+            |exact: &[f64]| (square_length > 0.0).then(|| dot(&mean, exact) / (square_length.sqrt() * norm(exact)));
         BiasRow {
             estimator,
             batch,

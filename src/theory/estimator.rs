@@ -50,11 +50,18 @@ pub struct Estimator<'a> {
     /// The loss's gradient times this estimates ∇F: τ for losses of similarities divided by τ.
     scale: f64,
     state: SampleState,
+    /// Whether the state stays as it is.
+    is_fixed: bool,
 }
 
 impl<'a> Estimator<'a> {
     pub fn new(images: usize, loss: &'a dyn Loss, scale: f64) -> Self {
-        Self { loss, scale, state: SampleState::new(images, loss.columns()) }
+        Self { loss, scale, state: SampleState::new(images, loss.columns()), is_fixed: false }
+    }
+
+    /// With a state that never changes.
+    pub fn fixed(state: SampleState, loss: &'a dyn Loss, scale: f64) -> Self {
+        Self { loss, scale, state, is_fixed: true }
     }
 
     /// ∂L/∂h for the raw embeddings of both views of one batch; the state moves on.
@@ -75,7 +82,9 @@ impl<'a> Estimator<'a> {
         for (name, dz) in out.grads {
             dh.push(sets.get(name)?.backward(0, dz) * self.scale as f32);
         }
-        self.state.commit(out.update);
+        if !self.is_fixed {
+            self.state.commit(out.update);
+        }
         let second = dh.pop().expect("two views have gradients");
         Ok([dh.pop().expect("two views have gradients"), second])
     }
@@ -94,28 +103,39 @@ impl<'a> Estimator<'a> {
         seed: u64,
         passes: Range<usize>,
     ) -> Result<Array2<f64>, LossError> {
-        let mut sum = Array2::zeros(problem.embeddings.raw_dim());
-        let mut batches = 0;
-        for pass in passes {
-            for draw in Draw::pass(problem.images(), problem.augmentations, batch, seed, pass) {
-                let dh = self.step_on(problem, &draw)?;
-                for (rows, dh) in draw.rows.iter().zip(&dh) {
-                    for (&row, dh) in rows.iter().zip(dh.outer_iter()) {
-                        sum.row_mut(row).zip_mut_with(&dh, |sum, &d| *sum += f64::from(d));
-                    }
-                }
-                batches += 1;
-            }
-        }
-        Ok(sum / batches.max(1) as f64)
+        mean_over_batches(problem, batch, seed, passes, |draw| self.step_on(problem, draw))
     }
+}
+
+/// The mean over all batches of `passes` of what `of` says for the rows of both views. `[n·M, d]`
+pub fn mean_over_batches(
+    problem: &FiniteProblem,
+    batch: usize,
+    seed: u64,
+    passes: Range<usize>,
+    mut of: impl FnMut(&Draw) -> Result<[Matrix; 2], LossError>,
+) -> Result<Array2<f64>, LossError> {
+    let mut sum = Array2::zeros(problem.embeddings.raw_dim());
+    let mut batches = 0;
+    for pass in passes {
+        for draw in Draw::pass(problem.images(), problem.augmentations, batch, seed, pass) {
+            for (rows, values) in draw.rows.iter().zip(&of(&draw)?) {
+                for (&row, values) in rows.iter().zip(values.outer_iter()) {
+                    sum.row_mut(row).zip_mut_with(&values, |sum, &value| *sum += f64::from(value));
+                }
+            }
+            batches += 1;
+        }
+    }
+    Ok(sum / batches.max(1) as f64)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::loss::{Dcl, Gamma, SogClr, Variant};
-    use crate::theory::{Version, global_objective, through_norm};
+    use crate::state::LOG_U;
+    use crate::theory::{Version, global_objective, log_image_normalisers, through_norm};
 
     fn problem() -> FiniteProblem {
         let embeddings = Matrix::from_shape_fn((8 * 3, 4), |(r, c)| ((r * 11 + c * 5) as f32 * 0.61).sin() + 0.2);
@@ -124,6 +144,32 @@ mod tests {
 
     fn distance(a: &Array2<f64>, b: &Array2<f64>) -> f64 {
         (a - b).mapv(|d| d * d).sum().sqrt() / b.mapv(|d| d * d).sum().sqrt()
+    }
+
+    /// With every u at what it estimates, a batch's gradient is right in the mean, whatever the batch.
+    #[test]
+    fn exact_normalisers_make_the_estimator_unbiased() {
+        let (problem, tau) = (problem(), 0.5);
+        let (h, z) =
+            (problem.embeddings.mapv(f64::from), UnitRows::new(problem.embeddings.clone()).matrix().mapv(f64::from));
+        let exact = through_norm(h.view(), global_objective(z.view(), 3, tau, Version::V2).1.view());
+        let loss = SogClr {
+            temperature: tau,
+            gamma: Gamma::Constant { value: 0.5 },
+            variant: Variant::Algorithm1,
+            epsilon: 0.0,
+            by_label: false,
+            individual: None,
+        };
+        let log_u: Vec<f32> = log_image_normalisers(z.view(), 3, tau).into_iter().map(|u| u as f32).collect();
+        let state = SampleState::from_columns(8, [(LOG_U.to_owned(), log_u)].into());
+        let distance_after = |passes: usize| {
+            let mut fixed = Estimator::fixed(state.clone(), &loss, 1.0);
+            distance(&fixed.expectation(&problem, 2, 1, 0..passes).unwrap(), &exact)
+        };
+        let (few, many) = (distance_after(500), distance_after(32_000));
+        // Noise falls as 1/√passes, by 8 here; a bias would stay.
+        assert!(many < 0.01 && many < 0.3 * few, "{few} {many}");
     }
 
     /// With all images in the batch eq. (6) still differs from V1 by the augmentations it draws; SogCLR's memory averages over

@@ -31,19 +31,12 @@ pub fn global_objective(z: ArrayView2<f64>, augmentations: usize, tau: f64, vers
     let logits = z.dot(&z.t()) / tau;
     let log_size = (((images - 1) * views) as f64).ln();
     let image = |row: usize| row / views;
-    // ln g of every anchor
-    let log_g: Vec<f64> = (0..rows)
-        .map(|a| {
-            let others = (0..rows).filter(|&b| image(b) != image(a)).map(|b| logits[[a, b]]);
-            log_sum_exp(others) - log_size
-        })
-        .collect();
     // ln of what the anchor's normaliser is divided by: its own g, or the mean of its image's
     let log_u: Vec<f64> = match version {
-        Version::V1 => log_g.clone(),
+        Version::V1 => log_normalisers(&logits, views),
         Version::V2 => {
-            let mean = |of: &[f64]| log_sum_exp(of.iter().copied()) - (views as f64).ln();
-            log_g.chunks(views).flat_map(|of| std::iter::repeat_n(mean(of), views)).collect()
+            let of_images = log_image_normalisers(z, augmentations, tau);
+            of_images.into_iter().flat_map(|log_u| std::iter::repeat_n(log_u, views)).collect()
         }
     };
     let (n, m) = (images as f64, views as f64);
@@ -68,6 +61,21 @@ pub fn global_objective(z: ArrayView2<f64>, augmentations: usize, tau: f64, vers
     });
     grad += &c.dot(&z);
     (positives + normalisers, grad)
+}
+
+/// ln g of every anchor.
+fn log_normalisers(logits: &Array2<f64>, views: usize) -> Vec<f64> {
+    let rows = logits.nrows();
+    let log_size = ((rows - views) as f64).ln();
+    let others = |a: usize| (0..rows).filter(move |b| b / views != a / views);
+    (0..rows).map(|a| log_sum_exp(others(a).map(|b| logits[[a, b]])) - log_size).collect()
+}
+
+/// ln of every image's normaliser, the mean of g over its augmentations: what u estimates.
+pub fn log_image_normalisers(z: ArrayView2<f64>, augmentations: usize, tau: f64) -> Vec<f64> {
+    let log_g = log_normalisers(&(z.dot(&z.t()) / tau), augmentations);
+    let mean = |of: &[f64]| log_sum_exp(of.iter().copied()) - (augmentations as f64).ln();
+    log_g.chunks(augmentations).map(mean).collect()
 }
 
 /// ∂/∂h of a function of z = h/‖h‖, from its gradient ∂/∂z: (I − zzᵀ)·dz/‖h‖ by rows.

@@ -77,3 +77,49 @@ fn matrix(h: Tensor<2>) -> Matrix {
     let (dims, values) = (h.dims(), h.into_data().try_to_vec::<f32>().expect("embeddings are f32"));
     Matrix::from_shape_vec(dims, values).expect("as many values as the shape says")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::encoder::{EncoderConfig, EncoderName, HeadConfig, ModelConfig, NamedTensors, export, import};
+    use crate::math::SampleRng;
+
+    /// F changes along a direction in all parameters as the gradient says: none is missing or in another's place.
+    #[test]
+    fn the_exact_gradient_is_that_of_every_parameter() {
+        let (size, augmentations) = (8, 2);
+        let encoder = EncoderConfig { width: 0.25, ..EncoderConfig::for_size(EncoderName::Resnet8, size) };
+        let head = Some(HeadConfig { layers: 2, hidden: 8, output: 4, norm: true });
+        let config = ModelConfig { encoder, head, text: None, image_size: size };
+        let device = Device::default();
+        let mut rng = SampleRng::weights(1, "theory.probe.test");
+        let pixels: Vec<f32> = (0..4 * augmentations * 3 * size * size).map(|_| rng.normal()).collect();
+        let probe_of = |weights: Option<&NamedTensors>| {
+            let model = Model::new(&config, 0, &device.clone().autodiff());
+            let model = weights.map_or_else(|| model.clone(), |weights| import(model.clone(), weights).unwrap());
+            Probe::new(model, pixels.clone(), size, augmentations, device.clone())
+        };
+        let weights = export(&probe_of(None).model);
+        for version in [Version::V1, Version::V2] {
+            let (_, gradient) = probe_of(None).exact(0.5, version);
+            // The gradient's own direction, and one that has nothing to do with it.
+            let other: Vec<f64> = gradient.iter().map(|_| f64::from(rng.normal())).collect();
+            for direction in [gradient.clone(), other] {
+                let norm = direction.iter().map(|d| d * d).sum::<f64>().sqrt();
+                let slope: f64 = gradient.iter().zip(&direction).map(|(g, d)| g * d).sum::<f64>() / norm;
+                let moved = |by: f64| {
+                    let mut at = direction.iter().map(|d| (by * d / norm) as f32);
+                    let mut weights = weights.clone();
+                    let is_trained = |name: &str| !name.contains("running_");
+                    for (_, tensor) in weights.iter_mut().filter(|(name, _)| is_trained(name)) {
+                        tensor.values.iter_mut().zip(&mut at).for_each(|(value, by)| *value += by);
+                    }
+                    assert_eq!(at.next(), None, "as many values as parameters");
+                    probe_of(Some(&weights)).exact(0.5, version).0
+                };
+                let found = (moved(4e-3) - moved(-4e-3)) / 8e-3;
+                assert!((found - slope).abs() < 0.03 * slope.abs().max(0.05), "{version:?}: {found} {slope}");
+            }
+        }
+    }
+}

@@ -67,7 +67,7 @@ fn a_study_writes_its_table_and_never_trains_a_run_twice() {
 fn impossible_studies_are_refused_before_anything_is_written() {
     let root = tempfile::tempdir().unwrap();
     for (arguments, words) in [
-        (&["table-12"][..], "known ones are tuning, adamw-tuning, batch-epochs"),
+        (&["table-12"][..], "known ones are tuning, adamw-tuning, adamw, batch-epochs"),
         (&["gamma"], "get-cifar10"),
         (&["gamma", "--seeds", "0"], "--seeds"),
         (&["gamma", "nowhere"], "nowhere"),
@@ -79,4 +79,19 @@ fn impossible_studies_are_refused_before_anything_is_written() {
         assert!(code == 2 && text.contains(words), "{arguments:?}: {code} {text}");
         assert_eq!(root.path().read_dir().unwrap().count(), 0, "{arguments:?} wrote something");
     }
+}
+
+#[test]
+fn the_page_of_evidence_shows_the_tables_as_they_are() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let page = std::fs::read_to_string(root.join("docs/evidence.md")).unwrap();
+    let mut tables = 0;
+    for part in page.split("<!-- evidence/").skip(1) {
+        let (name, rest) = part.split_once(" -->\n").unwrap();
+        let shown = rest.split_once("\n<!-- end -->").unwrap().0;
+        let table = std::fs::read_to_string(root.join("evidence").join(name)).unwrap();
+        assert!(shown == table.trim_end(), "{name} has changed: run scripts/evidence-tables");
+        tables += 1;
+    }
+    assert!(tables > 5, "{tables} tables");
 }

@@ -25,9 +25,9 @@ pub struct Bias {
     #[command(flatten)]
     world: World,
     /// Images of the problem; a power of two
-    #[arg(long, value_name = "N", default_value_t = 1024)]
+    #[arg(long, value_name = "N", default_value_t = 512)]
     images: usize,
-    /// Passes over the images that an expectation is averaged over, six times
+    /// Passes over the images that an expectation is averaged over, four times
     #[arg(long, value_name = "P", default_value_t = 25)]
     passes: usize,
     /// Folder for the results
@@ -79,7 +79,7 @@ impl Bias {
     fn settled(&self) -> Vec<(EstimatorKind, usize)> {
         let batches = || {
             let doubling = std::iter::successors(Some(*BATCHES.start()), |batch| Some(2 * batch));
-            doubling.take_while(|batch| BATCHES.contains(batch) && *batch <= self.images / 2)
+            doubling.take_while(|batch| BATCHES.contains(batch) && *batch <= self.images)
         };
         let simclr = [EstimatorKind::Eq6, EstimatorKind::Ntxent];
         let mut plan: Vec<_> = simclr.into_iter().flat_map(|kind| batches().map(move |batch| (kind, batch))).collect();
@@ -177,7 +177,8 @@ impl Bias {
             .iter()
             .map(|row| {
                 let variance = row.variance.map_or("–".into(), |variance| format!("{variance:.1}"));
-                let cosines = [row.cosine_v1, row.cosine_v2].map(|cosine| format!("{cosine:.3}"));
+                let shown = |cosine: Option<f64>| cosine.map_or("–".into(), |cosine| format!("{cosine:.3}"));
+                let cosines = [row.cosine_v1, row.cosine_v2].map(shown);
                 let [first, second] = [&row.bias_v1, &row.bias_v2].map(bias);
                 let [v1, v2] = cosines;
                 let noise = format!("{:.3}", row.noise);
@@ -205,8 +206,10 @@ impl Bias {
                 }
             };
             let passes = row.after.map_or(String::new(), |after| after.to_string());
-            let variance = row.variance.map_or(String::new(), |variance| variance.to_string());
-            let BiasRow { batch, bias_v1, bias_v2, cosine_v1, cosine_v2, noise, .. } = row;
+            let number = |value: Option<f64>| value.map_or(String::new(), |value| value.to_string());
+            let (cosine_v1, cosine_v2) = (number(row.cosine_v1), number(row.cosine_v2));
+            let variance = number(row.variance);
+            let BiasRow { batch, bias_v1, bias_v2, noise, .. } = row;
             text += &format!(
                 "{name},{gamma},{u},{batch},{effective},{passes},{},{},{},{},{cosine_v1},{cosine_v2},{noise},{variance}\n",
                 bias_v1.squared, bias_v1.error, bias_v2.squared, bias_v2.error
