@@ -1,11 +1,10 @@
 //! `sogclr embed`: features of images, for the user's own tools.
 
 use super::error::CliError;
-use super::eval::{load_encoder, say_if_unfinished};
+use super::eval::{load_encoder, readable_images, say_if_unfinished};
 use super::output::{note, say};
 use super::progress::Counter;
 use crate::config::DeviceName;
-use crate::data::{Manifest, open_images};
 use crate::encoder::{HostTensor, NamedTensors};
 use crate::storage::{save_tensors, write_atomic};
 use crate::train::{Run, open_device};
@@ -37,17 +36,8 @@ impl Embed {
         let config = Run::read_config(&self.run)?;
         let encoder = load_encoder(&self.run, &config, open_device(self.device.unwrap_or(config.train.device))?)?;
         say_if_unfinished(&self.run);
-        let split = match &self.data {
-            None => Run::open_data_of(&self.run, &config)?.train,
-            Some(path) => {
-                let mut split = open_images(path)?;
-                let bar = Counter::new("checking images", split.len());
-                let (_, bad) = Manifest::build(&mut split, true, || bar.inc(1))?;
-                drop(bar);
-                bad.iter().for_each(|image| note!("left out {image}"));
-                split
-            }
-        };
+        let (split, bad) = readable_images(&self.run, &config, self.data.as_deref())?;
+        bad.iter().for_each(|image| note!("left out {image}"));
         let bar = Counter::new("features", split.len());
         let features = encoder.extract(&split, |count| bar.inc(count))?.features;
         drop(bar);

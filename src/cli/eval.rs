@@ -5,7 +5,7 @@ use super::eval_pairs::{RetrievalVerb, ZeroShotVerb};
 use super::output::{note, say};
 use super::progress::Counter;
 use crate::config::{DeviceName, RunConfig};
-use crate::data::{DataConfig, Dataset, Manifest, Split};
+use crate::data::{DataConfig, Dataset, Manifest, Split, open_images};
 use crate::eval::{
     Accuracy, FrozenEncoder, Labelled, PaperProtocol, knn_predict, labelled_splits, linear_fast, linear_paper,
 };
@@ -202,6 +202,15 @@ pub fn features(encoder: &FrozenEncoder, train: &Split, test: &Split) -> Result<
     let test = encoder.extract(test, |count| bar.inc(count))?;
     drop(bar);
     Ok((train, test))
+}
+
+/// The images of `data` that can be read, and what is wrong with the others; without `data` the run's training images.
+pub fn readable_images(run: &Path, config: &RunConfig, data: Option<&Path>) -> Result<(Split, Vec<String>), CliError> {
+    let Some(path) = data else { return Ok((Run::open_data_of(run, config)?.train, Vec::new())) };
+    let mut split = open_images(path)?;
+    let bar = Counter::new("checking images", split.len());
+    let (_, bad) = Manifest::build(&mut split, true, || bar.inc(1))?;
+    Ok((split, bad))
 }
 
 /// The trained encoder of a run folder.

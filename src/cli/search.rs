@@ -1,11 +1,10 @@
 //! `sogclr search`: the images that fit a text.
 
 use super::error::CliError;
+use super::eval::readable_images;
 use super::eval_pairs::Encoders;
 use super::output::{note, say};
-use super::progress::Counter;
 use crate::config::DeviceName;
-use crate::data::{Manifest, open_images};
 use crate::math::map_rows;
 use crate::report::contact_sheet;
 use crate::storage::write_atomic;
@@ -45,19 +44,10 @@ impl Search {
         }
         let config = Run::read_config(&self.run)?;
         let encoders = Encoders::load(&self.run, &config, open_device(self.device.unwrap_or(config.train.device))?)?;
-        let split = match self.images {
-            None => Run::open_data_of(&self.run, &config)?.train,
-            Some(path) => {
-                let mut split = open_images(&path)?;
-                let bar = Counter::new("checking images", split.len());
-                let (_, bad) = Manifest::build(&mut split, true, || bar.inc(1))?;
-                drop(bar);
-                if let Some(first) = bad.first() {
-                    note!("left out {} unreadable images, first: {first}", bad.len());
-                }
-                split
-            }
-        };
+        let (split, bad) = readable_images(&self.run, &config, self.images.as_deref())?;
+        if let Some(first) = bad.first() {
+            note!("left out {} unreadable images, first: {first}", bad.len());
+        }
         let (text, images) = (encoders.text.embed(&[&self.text], |_| {})?, encoders.images(&split)?);
         let scores = map_rows(images.matrix().view(), text.matrix().view(), |_, s| s[0]);
         let mut order: Vec<usize> = (0..scores.len()).collect();
