@@ -26,6 +26,11 @@ pub enum Trained {
     Failed(String),
 }
 
+/// How a race or a study ends that was stopped among its runs.
+pub fn stopped() -> CliError {
+    CliError::Stopped("stopped; run the same command again to continue".into())
+}
+
 impl Cell {
     /// Refuses a folder that holds something else, or a run with other settings.
     pub fn check(&self) -> Result<(), CliError> {
@@ -34,7 +39,9 @@ impl Cell {
         }
         if Run::read_config(&self.folder)? != self.config {
             let folder = self.folder.display();
-            return Err(CliError::Input(format!("{folder} was run with other settings: choose another --out")));
+            let problem =
+                format!("{folder} was run with other settings: remove it, or put the runs into another folder");
+            return Err(CliError::Input(problem));
         }
         Ok(())
     }
@@ -159,10 +166,21 @@ fn wait(mut child: Child, stop: &AtomicBool) -> std::io::Result<ExitStatus> {
         }
         if stop.load(Ordering::Relaxed) && !told {
             told = true;
-            if cfg!(unix) {
-                Command::new("kill").args(["-INT", &child.id().to_string()]).status()?;
-            }
+            interrupt(&child)?;
         }
         std::thread::sleep(Duration::from_millis(20));
     }
+}
+
+#[cfg(unix)]
+fn interrupt(child: &Child) -> std::io::Result<()> {
+    use nix::sys::signal::{Signal, kill};
+    let id = nix::unistd::Pid::from_raw(child.id().cast_signed());
+    Ok(kill(id, Signal::SIGINT)?)
+}
+
+/// Where a Ctrl-C cannot be sent, the run goes on to its end.
+#[cfg(not(unix))]
+fn interrupt(_: &Child) -> std::io::Result<()> {
+    Ok(())
 }

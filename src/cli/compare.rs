@@ -1,6 +1,6 @@
 //! `sogclr compare`: a race of methods under one budget.
 
-use super::cell::{Cell, Trained};
+use super::cell::{Cell, Trained, stopped};
 use super::error::CliError;
 use super::eval_pairs::held_out_pairs;
 use super::options::RunOptions;
@@ -82,7 +82,7 @@ impl Compare {
                     untrained.add(&result, measures(config));
                 }
                 if stop.load(Ordering::Relaxed) {
-                    return Err(CliError::Stopped("stopped; run the same command again to continue".into()));
+                    return Err(stopped());
                 }
             }
             rows.push(row);

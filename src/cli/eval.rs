@@ -40,7 +40,7 @@ pub struct Target {
     classes: Option<PathBuf>,
     /// Use only N training images, the same share of each class
     #[arg(long, value_name = "N")]
-    limit: Option<usize>,
+    pub limit: Option<usize>,
     /// Leave out images that cannot be read
     #[arg(long)]
     pub skip_bad: bool,

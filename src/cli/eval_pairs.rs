@@ -198,6 +198,10 @@ impl RetrievalVerb {
 
 impl ZeroShotVerb {
     pub fn run(self) -> Result<(), CliError> {
+        if self.target.limit.is_some() {
+            let problem = "zero-shot classification uses no training images: leave --limit out";
+            return Err(CliError::Input(problem.into()));
+        }
         let mut config = Run::read_config(&self.target.run)?;
         config.data.skip_bad |= self.target.skip_bad;
         let device = open_device(self.target.device.unwrap_or(config.train.device))?;

@@ -39,9 +39,10 @@ pub struct Pretrain {
 impl Pretrain {
     pub fn run(self) -> Result<(), CliError> {
         refuse_existing(&self.out)?;
-        let stop = stop_on_ctrl_c()?;
         let Prepared { run, trainer, split, measurable } =
             prepare(&self.options.overrides()?, &self.out, Verbosity::Full)?;
+        // Until here there is nothing to save.
+        let stop = stop_on_ctrl_c()?;
         finish(train(&run, trainer, split, &stop, "training")?, &run, measurable)
     }
 }

@@ -1,6 +1,6 @@
 //! `sogclr reproduce`: the paper's tables and figures at a budget of minutes or hours.
 
-use super::cell::{Cell, Trained};
+use super::cell::{Cell, Trained, stopped};
 use super::error::CliError;
 use super::eval::{linear_and_knn, open_run_data};
 use super::output::{note, say};
@@ -130,7 +130,7 @@ impl Reproduce {
                     note!("{problem}");
                     failed = Some(problem);
                 }
-                Err(_) => return Err(CliError::Stopped("stopped; run the same command again to continue".into())),
+                Err(_) => return Err(stopped()),
             }
         }
         if study.show == Show::Epsilon {
@@ -178,16 +178,22 @@ impl Reproduce {
             return Err(CliError::Input("--seeds is 0: use at least 1".into()));
         }
         let mut wanted = Vec::new();
-        // Also what is known beyond the seeds that are asked for.
-        for seed in 0..self.seeds(study).max(study.seeds) {
+        for seed in 0.. {
+            let mut of_seed = Vec::new();
             for (row, of_row) in study.rows.iter().enumerate() {
                 for (column, of_column) in study.columns.iter().enumerate() {
                     let settings = study.settings(of_row, of_column, seed);
                     let key = Record::key(&settings);
                     let record = Record::load(&self.records(), &key)?;
-                    wanted.push(Wanted { row, column, seed, key, settings, record });
+                    of_seed.push(Wanted { row, column, seed, key, settings, record });
                 }
             }
+            // Also what is known beyond the seeds that are asked for.
+            let is_known = of_seed.iter().any(|run| run.record.is_some());
+            if seed >= self.seeds(study).max(study.seeds) && !is_known {
+                break;
+            }
+            wanted.extend(of_seed);
         }
         Ok(wanted)
     }
@@ -227,15 +233,20 @@ impl Reproduce {
             let (config, data) = RunConfig::resolve(&settings)?;
             // Of a path only its end: records belong to no machine.
             let title = Path::new(&data.title).file_name().map_or(String::new(), |name| name.to_string_lossy().into());
-            if let Some(record) = &run.record
-                && (record.config != Record::portable(&config) || record.data != title)
-            {
+            if let Some(record) = &run.record {
                 let path = self.records().join(format!("{}.json", run.key));
-                return Err(CliError::Input(format!(
-                    "{} was made with other settings or data ({}): remove it, or choose another --out",
-                    path.display(),
-                    record.data
-                )));
+                let other = |what: String| {
+                    Err(CliError::Input(format!(
+                        "{} was made with other {what}, or choose another --out",
+                        path.display()
+                    )))
+                };
+                if record.data != title {
+                    return other(format!("data, {}, not {title}: name that", record.data));
+                }
+                if record.config != Record::portable(&config) {
+                    return other("settings: remove it".into());
+                }
             }
             let cell = Cell { folder: self.runs.join(&run.key), config };
             cell.check()?;
@@ -248,7 +259,12 @@ impl Reproduce {
     fn write(&self, study: &Study, wanted: &[Wanted]) -> Result<String, CliError> {
         let mut cells: Vec<_> = study.rows.iter().map(|_| vec![Vec::new(); study.columns.len()]).collect();
         for run in wanted {
-            cells[run.row][run.column].extend(run.record.clone().map(|record| (run.seed, record)));
+            // Another process may have finished it.
+            let record = match &run.record {
+                Some(record) => Some(record.clone()),
+                None => Record::load(&self.records(), &run.key)?,
+            };
+            cells[run.row][run.column].extend(record.map(|record| (run.seed, record)));
         }
         let results = Results { study, cells };
         let text = results.markdown();
@@ -270,15 +286,21 @@ impl Reproduce {
         cells: &[(Cell, String)],
         stop: &AtomicBool,
     ) -> Result<(), CliError> {
-        let Some((cell, _)) = cells.first() else { return Ok(()) };
+        let Some((cell, _)) = cells.first() else {
+            note!("no histogram of ε: there is no {CIFAR10}");
+            return Ok(());
+        };
         if wanted.first().is_none_or(|run| run.record.is_none()) {
             return Ok(());
         }
         // The record alone does not have the checkpoints.
-        if let Trained::Finished = cell.train(stop)? {
-            epsilon_of_run(&cell.folder, &PathBuf::from(format!("{}-histogram", self.stem(study).display())))?;
+        match cell.train(stop)? {
+            Trained::Finished => {
+                epsilon_of_run(&cell.folder, &PathBuf::from(format!("{}-histogram", self.stem(study).display())))
+            }
+            Trained::Stopped => Err(stopped()),
+            Trained::Failed(problem) => Err(CliError::Failed(format!("no histogram of ε: {problem}"))),
         }
-        Ok(())
     }
 }
 

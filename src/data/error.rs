@@ -6,9 +6,11 @@ use std::path::PathBuf;
 pub enum DataError {
     #[error("{0} does not exist: check the path of the data")]
     NotFound(PathBuf),
+    #[error("{path}, the data of this run, does not exist: if it was moved, write its new path into {config}")]
+    Moved { path: PathBuf, config: PathBuf },
     #[error("{0} is a file: name the folder that holds the images")]
     NotAFolder(PathBuf),
-    #[error("{0} holds no images: expected jpg, png, webp, gif or bmp files, IDX files or CIFAR batches")]
+    #[error("{0} holds no images: expected jpg, png, webp, gif, bmp or tif files, IDX files or CIFAR batches")]
     Empty(PathBuf),
     #[error("cannot read {path}: {source}")]
     Read { path: PathBuf, source: std::io::Error },

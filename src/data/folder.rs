@@ -1,6 +1,6 @@
 //! Any folder of images, recursive. Labels come from the first folder level if every image lies in a folder; a few that do
-//! not are an error. `train/` and `val/` (`valid`, `validation`, `dev`) or `test/` in any case are splits. Beside other
-//! folders of images, and without a held-out one, a `train/` without folders of its own is a class; else it is an error.
+//! not are an error. `train/` (`training`) and `val/` (`valid`, `validation`, `dev`) or `test/` (`testing`) in any case are
+//! splits. Beside other folders of images, and without a held-out one, a `train/` without folders of its own is a class; else it is an error.
 
 use super::{DataError, Dataset, Image, Source, Split};
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -8,10 +8,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::UNIX_EPOCH;
 
-const EXTENSIONS: [&str; 6] = ["jpg", "jpeg", "png", "webp", "gif", "bmp"];
+const EXTENSIONS: [&str; 8] = ["jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff"];
 
-/// Names of the held-out split; of several the first counts.
-const HELD_OUT: [&str; 5] = ["val", "valid", "validation", "dev", "test"];
+/// Names of the training and of the held-out split; of several the first counts.
+const TRAIN: [&str; 2] = ["train", "training"];
+const HELD_OUT: [&str; 6] = ["val", "valid", "validation", "dev", "test", "testing"];
 
 pub(super) struct FolderImages {
     pub root: PathBuf,
@@ -99,7 +100,7 @@ fn splits(folder: &Path) -> Result<Option<(PathBuf, Option<PathBuf>)>, DataError
     let (folders, files): (Vec<_>, Vec<_>) = visible(folder)?.into_iter().partition(|path| path.is_dir());
     let is_named = |path: &Path, name: &str| path.file_name().is_some_and(|found| found.eq_ignore_ascii_case(name));
     let find = |name: &str| folders.iter().find(|path| is_named(path, name));
-    let Some(train) = find("train") else { return Ok(None) };
+    let Some(train) = TRAIN.iter().find_map(|name| find(name)) else { return Ok(None) };
     let held_out = HELD_OUT.iter().find_map(|name| find(name));
     let is_split = |path: &PathBuf| path == train || HELD_OUT.iter().any(|name| is_named(path, name));
     // One that cannot be read, such as lost+found, is not part of the data.
@@ -269,7 +270,7 @@ mod tests {
     #[test]
     fn train_and_val_are_splits_with_one_numbering_of_classes() {
         for (train, val) in
-            [("train", "val"), ("Train", "valid"), ("TRAIN", "Validation"), ("train", "dev"), ("train", "Test")]
+            [("train", "val"), ("Train", "valid"), ("TRAIN", "Validation"), ("train", "dev"), ("Training", "Testing")]
         {
             let root = tempfile::tempdir().unwrap();
             let files = [("a/1", train), ("b/1", train), ("c/1", train), ("c/7", val)];
@@ -278,7 +279,7 @@ mod tests {
             let data = open(root.path()).unwrap();
             let test = data.test.unwrap();
             assert_eq!((data.train.len(), test.len(), test.label(0)), (3, 1, Some(2)), "{train} {val}");
-            if val == "Test" {
+            if val == "Testing" {
                 continue;
             }
             touch(root.path(), &["test/a/8.png", "test/b/8.png"]);

@@ -11,7 +11,7 @@ pub struct Results<'a> {
     pub cells: Vec<Vec<Vec<(u64, Record)>>>,
 }
 
-/// A point of the learning curves: row, epoch and the value of each seed.
+/// A point of the learning curves: epoch and the value of each seed.
 type CurveCell = (f64, Vec<f64>);
 
 impl Results<'_> {
@@ -43,7 +43,7 @@ impl Results<'_> {
         }
     }
 
-    /// Mean accuracies along training of the last column's runs.
+    /// Accuracies along training of the last column's runs.
     fn curve(&self, row: usize, is_train: bool) -> Vec<CurveCell> {
         let mut points: Vec<CurveCell> = Vec::new();
         for (_, record) in self.cells[row].last().into_iter().flatten() {

@@ -183,7 +183,7 @@ impl Study {
         })
     }
 
-    /// The settings of one run: budget, tuned settings, row, column, seed, later ones first.
+    /// The settings of one run: budget, tuned settings, row, column, seed; the later wins.
     pub fn settings(&self, row: &Row, column: &Column, seed: u64) -> Overrides {
         let mut all = Overrides(self.base.clone());
         let tuned = row.tuned.as_ref().map(|name| self.tuned.get(name).expect("studies are checked by a test"));

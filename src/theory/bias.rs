@@ -4,13 +4,14 @@
 //! E(m) and ∇F, in the space of all parameters; E is over batches and over u. E(m) is estimated several times from independent
 //! batches; the products of two different deviations have no bias from the noise that is left in each.
 
-use super::{Draw, Estimator, FiniteProblem, Probe, Version, log_image_normalisers, mean_over_batches};
+use super::{Draw, Estimator, FiniteProblem, Probe, Version, gradient_given_u, log_image_normalisers, through_norm};
 use crate::loss::{Dcl, Gamma, Loss, LossError, NtXent, SogClr, Variant};
 use crate::math::UnitRows;
 use crate::state::{LOG_U, SampleState};
 use ndarray::Array2;
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
+use std::ops::Range;
 
 /// A mini-batch estimator of ∇F.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -40,8 +41,9 @@ impl EstimatorKind {
         }
     }
 
-    fn has_memory(&self) -> bool {
-        matches!(self, Self::Sogclr { .. })
+    /// Whether its u does not depend on the batch.
+    fn is_lagged(&self) -> bool {
+        matches!(self, Self::Sogclr { lagged: true, .. })
     }
 
     pub fn label(&self) -> String {
@@ -83,15 +85,20 @@ pub struct Bias {
 }
 
 impl Bias {
-    /// The bias, and what stays uncertain about it; `None` if it cannot be told from 0.
-    pub fn resolved(&self) -> Option<(f64, f64)> {
+    /// The bias, 0 where its square came out below, and what stays uncertain about it.
+    pub fn value(&self) -> (f64, f64) {
         let bias = self.squared.max(0.0).sqrt();
-        (self.squared > 2.0 * self.error).then(|| (bias, 0.5 * self.error / bias))
+        (bias, 0.5 * self.error / bias)
     }
 
-    /// What it is not above, at two standard errors.
+    /// [`Bias::value`]; `None` if it cannot be told from 0.
+    pub fn resolved(&self) -> Option<(f64, f64)> {
+        (self.squared > REACH * self.error).then(|| self.value())
+    }
+
+    /// What it is not above.
     pub fn bound(&self) -> f64 {
-        (self.squared.max(0.0) + 2.0 * self.error).sqrt()
+        (self.squared.max(0.0) + REACH * self.error).sqrt()
     }
 }
 
@@ -104,14 +111,18 @@ pub struct BiasStudy<'a> {
     pub passes: usize,
     pub seed: u64,
     exact: [Vec<f64>; 2],
-    /// Every u at what it estimates.
-    right: SampleState,
+    /// Unit-norm embeddings.
+    z: Array2<f64>,
+    /// What ln u estimates.
+    log_u: Vec<f64>,
 }
 
 /// Estimates of E(m) from independent batches and memories.
-const REPLICATES: usize = 4;
+const REPLICATES: usize = 8;
+/// Standard errors to either side: Student's t at 97.5 % for one degree of freedom less than there are replicates.
+const REACH: f64 = 2.365;
 /// How often each of them begins anew where the memory is looked at after a number of passes.
-const RESTARTS: usize = 8;
+const RESTARTS: usize = 4;
 /// Passes of settling, times γ: what is left of the start is e⁻⁵.
 const SETTLING: f64 = 5.0;
 /// Images of the batches that the variance is taken of, and how many batches that may be.
@@ -123,9 +134,8 @@ impl<'a> BiasStudy<'a> {
         let exact = [Version::V1, Version::V2].map(|version| probe.exact(tau, version).1);
         let problem = probe.problem();
         let z = UnitRows::new(problem.embeddings.clone()).matrix().mapv(f64::from);
-        let log_u = log_image_normalisers(z.view(), problem.augmentations, tau).into_iter().map(|u| u as f32).collect();
-        let right = SampleState::from_columns(problem.images(), [(LOG_U.to_owned(), log_u)].into());
-        Self { probe, problem, tau, passes, seed, exact, right }
+        let log_u = log_image_normalisers(z.view(), problem.augmentations, tau);
+        Self { probe, problem, tau, passes, seed, exact, z, log_u }
     }
 
     pub fn images(&self) -> usize {
@@ -156,9 +166,7 @@ impl<'a> BiasStudy<'a> {
         Ok(passes.iter().zip(&means).map(|(&after, means)| self.row(estimator, batch, Some(after), means)).collect())
     }
 
-    /// For each of `looks`: estimates of E(m) over the `window` passes that follow it, one for each replicate. Of
-    /// an estimator with memory the distance to the same with the right u is averaged: that one has ∇V2 for its mean, and much of
-    /// the noise in common.
+    /// For each of `looks`: estimates of E(m) over the `window` passes that follow it, one for each replicate.
     fn means(
         &self,
         estimator: EstimatorKind,
@@ -172,38 +180,78 @@ impl<'a> BiasStudy<'a> {
             for restart in 0..restarts {
                 let (loss, scale) = estimator.loss(self.tau);
                 let mut running = Estimator::new(self.images(), loss.as_ref(), scale);
-                let (right, scale) = EstimatorKind::Sogclr { gamma: 1.0, lagged: true }.loss(self.tau);
-                let mut right = Estimator::fixed(self.right.clone(), right.as_ref(), scale);
                 let seed = self.chain(replicate, restart);
                 let mut done = 0;
                 for (&look, sum) in looks.iter().zip(&mut sums) {
                     running.expectation(&self.problem, batch, seed, done..look)?;
                     done = look + window;
-                    let mean = mean_over_batches(&self.problem, batch, seed, look..done, |draw| {
-                        let [first, second] = running.step_on(&self.problem, draw)?;
-                        if !estimator.has_memory() {
-                            return Ok([first, second]);
-                        }
-                        let [right_first, right_second] = right.step_on(&self.problem, draw)?;
-                        Ok([first - right_first, second - right_second])
-                    });
+                    let mean = if estimator.is_lagged() {
+                        self.mean_given_u(&mut running, batch, seed, look..done)
+                    } else {
+                        running.expectation(&self.problem, batch, seed, look..done)
+                    };
                     *sum += &(mean? / restarts as f64);
                 }
             }
             Ok(sums)
         };
-        let coefficients: Result<Vec<_>, _> = (0..REPLICATES).into_par_iter().map(replicate).collect();
+        let found: Result<Vec<_>, _> = (0..REPLICATES).into_par_iter().map(replicate).collect();
+        let mut found = found?;
         let rows: Vec<usize> = (0..self.problem.embeddings.nrows()).collect();
-        let coefficients = coefficients?;
-        let of_one = |coefficients: &Array2<f64>| {
-            let mut m = self.probe.pull_back(&rows, coefficients);
-            if estimator.has_memory() {
-                m.iter_mut().zip(&self.exact[1]).for_each(|(m, right)| *m += right);
-            }
-            m
+        let of_look = |(at, &look): (usize, &usize)| {
+            let means: Vec<_> = found.iter_mut().map(|of_looks| std::mem::take(&mut of_looks[at])).collect();
+            let means = match estimator.is_lagged() {
+                true => means,
+                false => {
+                    let (right, exact) = self.with_right_u(batch, look..look + window, restarts)?;
+                    without_common_noise(&means, &right, &exact)
+                }
+            };
+            Ok(means.iter().map(|coefficients| self.probe.pull_back(&rows, coefficients)).collect())
         };
-        let of_look = |look: usize| coefficients.iter().map(|of| of_one(&of[look])).collect();
-        Ok((0..looks.len()).map(of_look).collect())
+        looks.iter().enumerate().map(of_look).collect()
+    }
+
+    /// E(m) with u_{t−1}, which does not depend on the batch: given u the mean over batches is exact and linear in 1/u, so only
+    /// 1/u is averaged over passes.
+    fn mean_given_u(
+        &self,
+        running: &mut Estimator,
+        batch: usize,
+        seed: u64,
+        passes: Range<usize>,
+    ) -> Result<Array2<f64>, LossError> {
+        let inverse = running.inverse_u(&self.problem, batch, seed, passes, &self.log_u)?;
+        Ok(self.coefficients_given_u(&inverse.into_iter().map(|inverse| -inverse.ln()).collect::<Vec<_>>()))
+    }
+
+    /// What the same batches give where every u is right, for each replicate; and its mean, which is exact.
+    fn with_right_u(
+        &self,
+        batch: usize,
+        passes: Range<usize>,
+        restarts: usize,
+    ) -> Result<(Vec<Array2<f64>>, Array2<f64>), LossError> {
+        let log_u: Vec<f32> = self.log_u.iter().map(|u| *u as f32).collect();
+        let state = SampleState::from_columns(self.images(), [(LOG_U.to_owned(), log_u)].into());
+        let (loss, scale) = EstimatorKind::Sogclr { gamma: 1.0, lagged: true }.loss(self.tau);
+        let replicate = |replicate: usize| -> Result<Array2<f64>, LossError> {
+            let mut fixed = Estimator::fixed(state.clone(), loss.as_ref(), scale);
+            let mut sum = Array2::zeros(self.problem.embeddings.raw_dim());
+            for restart in 0..restarts {
+                let seed = self.chain(replicate, restart);
+                sum += &(fixed.expectation(&self.problem, batch, seed, passes.clone())? / restarts as f64);
+            }
+            Ok(sum)
+        };
+        let right: Result<Vec<_>, _> = (0..REPLICATES).into_par_iter().map(replicate).collect();
+        Ok((right?, self.coefficients_given_u(&self.log_u)))
+    }
+
+    fn coefficients_given_u(&self, log_u: &[f64]) -> Array2<f64> {
+        let h = self.problem.embeddings.mapv(f64::from);
+        let dz = gradient_given_u(self.z.view(), self.problem.augmentations, self.tau, log_u);
+        through_norm(h.view(), dz.view())
     }
 
     /// The seed of one memory's batches.
@@ -217,9 +265,10 @@ impl<'a> BiasStudy<'a> {
         means.iter().for_each(|of| mean.iter_mut().zip(of).for_each(|(sum, m)| *sum += m / count));
         let spread: f64 = means.iter().map(|of| square_distance(of, &mean)).sum();
         // Without the noise's own square, which would make E(m) look longer.
-        let square_length = pair_mean(&gram(means, |m, _| m));
+        let (square_length, error) = pair_mean_and_error(&gram(means, |m, _| m));
+        let is_seen = square_length > REACH * error;
         let cosine =
-            |exact: &[f64]| (square_length > 0.0).then(|| dot(&mean, exact) / (square_length.sqrt() * norm(exact)));
+            |exact: &[f64]| is_seen.then(|| (dot(&mean, exact) / (square_length.sqrt() * norm(exact))).min(1.0));
         BiasRow {
             estimator,
             batch,
@@ -256,18 +305,45 @@ impl<'a> BiasStudy<'a> {
     }
 }
 
-/// The squared bias of independent estimates of E(m): the mean of (m_r − ∇F)·(m_s − ∇F) over r ≠ s, relative to ‖∇F‖², with
-/// its jackknife error.
+/// Takes out of every replicate's mean the noise that it shares with the estimator whose u is right: λ(right − exact), where λ
+/// is the regression on it in the other replicates, so that nothing is added in the mean.
+fn without_common_noise(means: &[Array2<f64>], right: &[Array2<f64>], exact: &Array2<f64>) -> Vec<Array2<f64>> {
+    let without = |at: usize| {
+        let others: Vec<usize> = (0..means.len()).filter(|other| *other != at).collect();
+        let mean = |of: &[Array2<f64>]| {
+            let mut mean = Array2::<f64>::zeros(exact.raw_dim());
+            others.iter().for_each(|&other| mean.scaled_add(1.0 / others.len() as f64, &of[other]));
+            mean
+        };
+        let (centre, right_centre) = (mean(means), mean(right));
+        let (mut shared, mut alone) = (0.0, 0.0);
+        for &other in &others {
+            let noise = &right[other] - &right_centre;
+            shared += ((&means[other] - &centre) * &noise).sum();
+            alone += (&noise * &noise).sum();
+        }
+        // Without noise there is nothing to take out.
+        let lambda = if alone > 0.0 { shared / alone } else { 0.0 };
+        &means[at] - &((&right[at] - exact) * lambda)
+    };
+    (0..means.len()).map(without).collect()
+}
+
+/// The squared bias of independent estimates of E(m): the mean of (m_r − ∇F)·(m_s − ∇F) over r ≠ s, relative to ‖∇F‖².
 fn bias(means: &[Vec<f64>], exact: &[f64]) -> Bias {
-    let gram = gram(means, |m, at| m - exact[at]) / dot(exact, exact);
-    let squared = pair_mean(&gram);
-    let count = means.len();
+    let (squared, error) = pair_mean_and_error(&(gram(means, |m, at| m - exact[at]) / dot(exact, exact)));
+    Bias { squared, error }
+}
+
+/// The mean beside the diagonal and its jackknife error.
+fn pair_mean_and_error(gram: &Array2<f64>) -> (f64, f64) {
+    let (all, count) = (pair_mean(gram), gram.nrows());
     let without = |left_out: usize| {
         let kept: Vec<usize> = (0..count).filter(|at| *at != left_out).collect();
         pair_mean(&gram.select(ndarray::Axis(0), &kept).select(ndarray::Axis(1), &kept))
     };
-    let apart: f64 = (0..count).map(|left_out| (without(left_out) - squared).powi(2)).sum();
-    Bias { squared, error: (apart * (count - 1) as f64 / count as f64).sqrt() }
+    let apart: f64 = (0..count).map(|left_out| (without(left_out) - all).powi(2)).sum();
+    (all, (apart * (count - 1) as f64 / count as f64).sqrt())
 }
 
 /// All products of the vectors, each value taken through `of`.
@@ -302,19 +378,23 @@ pub fn effective_batch(batch: usize, gamma: f64, images: usize) -> f64 {
     1.0 + 1.0 / (gamma / (2.0 - gamma) * (1.0 / (batch as f64 - 1.0) - rest) + rest)
 }
 
-/// The slope of ln y against ln x by least squares; `None` with fewer than two positive points.
-pub fn log_slope(points: &[(f64, f64)]) -> Option<f64> {
-    let logs: Vec<(f64, f64)> =
-        points.iter().filter(|(x, y)| *x > 0.0 && *y > 0.0).map(|(x, y)| (x.ln(), y.ln())).collect();
+/// The slope of ln y against ln x and its standard error, from (x, y, error of y); `None` with fewer than two positive points.
+pub fn log_slope(points: &[(f64, f64, f64)]) -> Option<(f64, f64)> {
+    // ln x, ln y, and the weight of ln y
+    let logs: Vec<(f64, f64, f64)> = points
+        .iter()
+        .filter(|(x, y, _)| *x > 0.0 && *y > 0.0)
+        .map(|(x, y, error)| (x.ln(), y.ln(), (y / error).powi(2)))
+        .collect();
     if logs.len() < 2 {
         return None;
     }
-    let count = logs.len() as f64;
-    let (mean_x, mean_y) =
-        (logs.iter().map(|p| p.0).sum::<f64>() / count, logs.iter().map(|p| p.1).sum::<f64>() / count);
-    let covariance: f64 = logs.iter().map(|(x, y)| (x - mean_x) * (y - mean_y)).sum();
-    let spread: f64 = logs.iter().map(|(x, _)| (x - mean_x) * (x - mean_x)).sum();
-    (spread > 0.0).then(|| covariance / spread)
+    let weight: f64 = logs.iter().map(|p| p.2).sum();
+    let mean = |of: fn(&(f64, f64, f64)) -> f64| logs.iter().map(|p| p.2 * of(p)).sum::<f64>() / weight;
+    let (mean_x, mean_y) = (mean(|p| p.0), mean(|p| p.1));
+    let covariance: f64 = logs.iter().map(|(x, y, w)| w * (x - mean_x) * (y - mean_y)).sum();
+    let spread: f64 = logs.iter().map(|(x, _, w)| w * (x - mean_x) * (x - mean_x)).sum();
+    (spread > 0.0).then(|| (covariance / spread, 1.0 / spread.sqrt()))
 }
 
 #[cfg(test)]
@@ -356,6 +436,32 @@ mod tests {
         let error = (found.iter().map(|b| b.error * b.error).sum::<f64>() / 200.0).sqrt();
         assert!((mean - 0.04).abs() < 0.01, "{mean}");
         assert!(error > 0.8 * spread && error < 1.5 * spread, "{error} against {spread}");
+    }
+
+    /// Means that are the noise of a known estimator, times a factor, and little else: what is left is that little.
+    #[test]
+    fn common_noise_is_taken_out_and_nothing_else() {
+        let mut rng = SampleRng::weights(7, "theory.bias.test");
+        let mut random = |scale: f64| Array2::from_shape_fn((40, 5), |_| scale * f64::from(rng.normal()));
+        let (exact, expected) = (random(1.0), random(1.0));
+        let noise: Vec<_> = (0..8).map(|_| random(1.0)).collect();
+        let right: Vec<_> = noise.iter().map(|noise| &exact + noise).collect();
+        let means: Vec<_> = noise.iter().map(|noise| &expected + &(noise * 0.7) + random(0.01)).collect();
+        for found in without_common_noise(&means, &right, &exact) {
+            let apart = (&found - &expected).mapv(|d| d * d).mean().unwrap().sqrt();
+            assert!(apart < 0.03, "{apart}");
+        }
+        // No noise to learn from, as in batches of everything.
+        let still = vec![exact.clone(); 8];
+        assert_eq!(without_common_noise(&means, &still, &exact), means);
+    }
+
+    #[test]
+    fn a_slope_trusts_certain_points() {
+        let points = [(1.0, 8.0, 0.08), (2.0, 4.0, 0.04), (4.0, 2.0, 0.02), (8.0, 4.0, 40.0)];
+        let (slope, error) = log_slope(&points).unwrap();
+        assert!((slope + 1.0).abs() < 1e-3 && error < 0.02, "{slope} ± {error}");
+        assert!(log_slope(&points[..1]).is_none());
     }
 
     #[test]

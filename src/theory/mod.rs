@@ -11,6 +11,6 @@ mod probe;
 pub use bias::{Bias, BiasRow, BiasStudy, EstimatorKind, effective_batch, log_slope};
 pub use convergence::{Descent, LinearProblem, Point, first_below};
 pub use epsilon::{epsilon_squares, similarity_variance};
-pub use estimator::{Draw, Estimator, FiniteProblem, mean_over_batches};
-pub use objective::{Version, global_objective, log_image_normalisers, through_norm};
+pub use estimator::{Draw, Estimator, FiniteProblem};
+pub use objective::{Version, global_objective, gradient_given_u, log_image_normalisers, through_norm};
 pub use probe::Probe;

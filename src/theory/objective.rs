@@ -10,7 +10,7 @@
 //! A and A′ are drawn independently from the M augmentations.
 
 use crate::math::log_sum_exp;
-use ndarray::{Array2, ArrayView2, Axis, s};
+use ndarray::{Array2, ArrayView2};
 use serde::{Deserialize, Serialize};
 
 /// Where the logarithm stands.
@@ -27,40 +27,60 @@ pub enum Version {
 pub fn global_objective(z: ArrayView2<f64>, augmentations: usize, tau: f64, version: Version) -> (f64, Array2<f64>) {
     let (rows, views) = (z.nrows(), augmentations);
     let images = rows / views;
-    assert!(images >= 2 && images * views == rows, "whole images, at least two");
     let logits = z.dot(&z.t()) / tau;
-    let log_size = (((images - 1) * views) as f64).ln();
-    let image = |row: usize| row / views;
     // ln of what the anchor's normaliser is divided by: its own g, or the mean of its image's
+    let log_g = log_normalisers(&logits, views);
     let log_u: Vec<f64> = match version {
-        Version::V1 => log_normalisers(&logits, views),
-        Version::V2 => {
-            let of_images = log_image_normalisers(z, augmentations, tau);
-            of_images.into_iter().flat_map(|log_u| std::iter::repeat_n(log_u, views)).collect()
-        }
+        Version::V1 => log_g,
+        Version::V2 => of_anchors(&log_means(&log_g, views), views),
     };
-    let (n, m) = (images as f64, views as f64);
-    let normalisers: f64 = tau / (n * m) * log_u.iter().sum::<f64>();
+    let normalisers: f64 = tau / rows as f64 * log_u.iter().sum::<f64>();
+    // E_{A,A′} z_A·z_A′ = ‖mean‖²
+    let means = image_means(z, views);
+    let positives = -means.iter().map(|m| m * m).sum::<f64>() / images as f64;
+    (positives + normalisers, gradient(z, &logits, views, &log_u))
+}
 
-    // Mean of each image's augmentations: E_{A,A′} z_A·z_A′ = ‖mean‖²
-    let mut positives = 0.0;
-    let mut grad = Array2::zeros(z.raw_dim());
-    for i in 0..images {
-        let own = z.slice(s![i * views..(i + 1) * views, ..]);
-        let mean = own.mean_axis(Axis(0)).expect("an image has augmentations");
-        positives -= mean.dot(&mean) / n;
-        grad.slice_mut(s![i * views..(i + 1) * views, ..]).assign(&(&mean * (-2.0 / (n * m))));
+/// What SogCLR's gradient is in the mean over batches, where every image's u is given: ∂F/∂z of V2 with u in the place of the
+/// normalisers. `[n·M, d]`
+pub fn gradient_given_u(z: ArrayView2<f64>, augmentations: usize, tau: f64, log_u: &[f64]) -> Array2<f64> {
+    gradient(z, &(z.dot(&z.t()) / tau), augmentations, &of_anchors(log_u, augmentations))
+}
+
+/// One value for each image, repeated for its augmentations.
+fn of_anchors(of_images: &[f64], views: usize) -> Vec<f64> {
+    of_images.iter().flat_map(|value| std::iter::repeat_n(*value, views)).collect()
+}
+
+/// The mean of each image's augmentations.
+fn image_means(z: ArrayView2<f64>, views: usize) -> Array2<f64> {
+    let mut means = Array2::zeros((z.nrows() / views, z.ncols()));
+    for (row, z) in z.outer_iter().enumerate() {
+        means.row_mut(row / views).scaled_add(1.0 / views as f64, &z);
     }
+    means
+}
+
+/// ∂F/∂z with each anchor's normaliser divided by its own u.
+fn gradient(z: ArrayView2<f64>, logits: &Array2<f64>, views: usize, log_u: &[f64]) -> Array2<f64> {
+    let rows = z.nrows();
+    let images = rows / views;
+    assert!(images >= 2 && images * views == rows && log_u.len() == rows, "whole images, at least two");
+    let log_size = ((rows - views) as f64).ln();
     // c_ab = 1/(nM|S|)·(exp(s_ab/τ)/u_a + exp(s_ab/τ)/u_b) for different images
     let c = Array2::from_shape_fn((rows, rows), |(a, b)| {
-        if image(a) == image(b) {
+        if a / views == b / views {
             return 0.0;
         }
         let weight = |of: usize| (logits[[a, b]] - log_u[of] - log_size).exp();
-        (weight(a) + weight(b)) / (n * m)
+        (weight(a) + weight(b)) / rows as f64
     });
-    grad += &c.dot(&z);
-    (positives + normalisers, grad)
+    let mut grad = c.dot(&z);
+    let means = image_means(z, views);
+    for (row, mut grad) in grad.outer_iter_mut().enumerate() {
+        grad.scaled_add(-2.0 / rows as f64, &means.row(row / views));
+    }
+    grad
 }
 
 /// ln g of every anchor.
@@ -73,9 +93,12 @@ fn log_normalisers(logits: &Array2<f64>, views: usize) -> Vec<f64> {
 
 /// ln of every image's normaliser, the mean of g over its augmentations: what u estimates.
 pub fn log_image_normalisers(z: ArrayView2<f64>, augmentations: usize, tau: f64) -> Vec<f64> {
-    let log_g = log_normalisers(&(z.dot(&z.t()) / tau), augmentations);
-    let mean = |of: &[f64]| log_sum_exp(of.iter().copied()) - (augmentations as f64).ln();
-    log_g.chunks(augmentations).map(mean).collect()
+    log_means(&log_normalisers(&(z.dot(&z.t()) / tau), augmentations), augmentations)
+}
+
+/// ln of the mean of g over each image's augmentations.
+fn log_means(log_g: &[f64], views: usize) -> Vec<f64> {
+    log_g.chunks(views).map(|of| log_sum_exp(of.iter().copied()) - (views as f64).ln()).collect()
 }
 
 /// ∂/∂h of a function of z = h/‖h‖, from its gradient ∂/∂z: (I − zzᵀ)·dz/‖h‖ by rows.

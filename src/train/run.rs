@@ -77,7 +77,10 @@ impl Run {
     pub fn open_data_of(folder: &Path, config: &RunConfig) -> Result<Dataset, TrainError> {
         // The manifest narrows: a limit drawn again from more files would choose others.
         let everything = DataConfig { limit: None, ..config.data.clone() };
-        let mut data = Dataset::open(&everything, config.seed)?;
+        let mut data = Dataset::open(&everything, config.seed).map_err(|error| match error {
+            DataError::NotFound(path) => DataError::Moved { path, config: folder.join("config.toml") },
+            other => other,
+        })?;
         let path = folder.join("manifest.jsonl");
         let text = String::from_utf8_lossy(&read(&path)?).into_owned();
         let manifest = Manifest::from_jsonl(&text)

@@ -126,7 +126,7 @@ fn a_reader_that_goes_away_does_not_end_training() {
 }
 
 #[test]
-fn resume_refuses_changed_data_and_foreign_checkpoints() {
+fn resume_follows_moved_data_and_refuses_changed_data_and_foreign_checkpoints() {
     let root = tempfile::tempdir().unwrap();
     let data = root.path().join("data");
     std::fs::create_dir(&data).unwrap();
@@ -136,6 +136,15 @@ fn resume_refuses_changed_data_and_foreign_checkpoints() {
     let run = root.path().join("run");
     let arguments = ["pretrain", "--image-size", "8", "--encoder", "resnet8", "--batch", "4", "--epochs", "1"];
     sogclr().args(arguments).arg(&data).arg("--out").arg(&run).assert().success();
+
+    let (config, moved) = (run.join("config.toml"), root.path().join("moved"));
+    std::fs::rename(&data, &moved).unwrap();
+    let (code, text) = failure(sogclr().arg("resume").arg(&run));
+    assert!(code == 2 && text.contains("if it was moved") && text.contains("config.toml"), "{code} {text}");
+    let text = std::fs::read_to_string(&config).unwrap();
+    std::fs::write(&config, text.replace(data.to_str().unwrap(), moved.to_str().unwrap())).unwrap();
+    sogclr().arg("resume").arg(&run).assert().success();
+    let data = moved;
 
     image::RgbImage::from_pixel(12, 12, image::Rgb([1, 2, 3])).save(data.join("3.png")).unwrap();
     let (code, text) = failure(sogclr().arg("resume").arg(&run));

@@ -130,6 +130,8 @@ fn pairs_train_and_the_two_encoders_find_each_other() {
     assert!(code == 2 && text.contains("no [CLASS]"), "{text}");
     std::fs::write(root.path().join("one.txt"), "red\n").unwrap();
     let one = root.path().join("one.txt");
+    let (code, text) = failure(sogclr().args(["eval", "zeroshot", folder, images, "--limit", "3"]));
+    assert!(code == 2 && text.contains("leave --limit out"), "{code} {text}");
     let (code, text) = failure(sogclr().args(["eval", "zeroshot", folder, images, "--class-names"]).arg(one));
     assert!(code == 2 && text.contains("1 names for 2 classes"), "{text}");
 }

@@ -60,7 +60,11 @@ fn a_study_writes_its_table_and_never_trains_a_run_twice() {
     let text = std::fs::read_to_string(&cells[0]).unwrap().replace("\"temperature\": 0.", "\"temperature\": 1.");
     std::fs::write(&cells[0], text).unwrap();
     let (code, text) = failure(&mut reproduce(root, &["epsilon", "pictures"]));
-    assert!(code == 2 && text.contains("other settings or data"), "{text}");
+    assert!(code == 2 && text.contains("made with other settings: remove it"), "{text}");
+    let text = std::fs::read_to_string(&cells[0]).unwrap().replace("\"CIFAR-10\"", "\"photos.gz\"");
+    std::fs::write(&cells[0], text).unwrap();
+    let (code, text) = failure(&mut reproduce(root, &["epsilon", "pictures"]));
+    assert!(code == 2 && text.contains("other data, photos.gz, not CIFAR-10: name that"), "{text}");
 }
 
 #[test]

@@ -16,7 +16,7 @@ use std::path::PathBuf;
 /// Takes N images with M augmentations each as the whole world, so that the objective (V1 and V2) and its gradient are exact,
 /// and measures at frozen weights: bias, variance and cosine of SimCLR's estimators (eq. 6, which leaves the positive out, and
 /// NT-Xent) for batches from 8 up, and of SogCLR's, with u_{t−1} as in Algorithm 1 and with the fresh u_t, for several γ once u has
-/// settled, and for a few passes after u began.
+/// settled, and for a few passes after u began. Takes about twenty minutes on two cores.
 ///
 /// The encoder is that of --run, or untrained. OUT gets bias.csv, bias.json and charts.
 #[derive(Args)]
@@ -27,8 +27,8 @@ pub struct Bias {
     /// Images of the problem; a power of two
     #[arg(long, value_name = "N", default_value_t = 512)]
     images: usize,
-    /// Passes over the images that an expectation is averaged over, four times
-    #[arg(long, value_name = "P", default_value_t = 25)]
+    /// Passes over the images that an expectation is averaged over, eight times
+    #[arg(long, value_name = "P", default_value_t = 100)]
     passes: usize,
     /// Folder for the results
     #[arg(long, value_name = "OUT", default_value = "runs/theory-bias")]
@@ -92,52 +92,60 @@ impl Bias {
     fn report(&self, study: &BiasStudy, rows: &[BiasRow]) -> Result<(), CliError> {
         let text = self.table(rows);
         say!("{text}");
-        let resolved = |bias: &crate::theory::Bias| bias.resolved().map(|(bias, _)| bias);
         let settled = |wanted: EstimatorKind| {
             let mut found: Vec<&BiasRow> =
                 rows.iter().filter(|row| row.estimator == wanted && row.after.is_none()).collect();
             found.sort_by_key(|row| row.batch);
             found
         };
-        let against_v1 = |wanted: EstimatorKind| -> Vec<(f64, f64)> {
-            settled(wanted).iter().filter_map(|row| Some((row.batch as f64, resolved(&row.bias_v1)?))).collect()
+        // (x, bias, its error)
+        let point = |x: f64, bias: &crate::theory::Bias| bias.resolved().map(|(bias, error)| (x, bias, error));
+        let against_v1 = |wanted: EstimatorKind| -> Vec<(f64, f64, f64)> {
+            settled(wanted).iter().filter_map(|row| point(row.batch as f64, &row.bias_v1)).collect()
         };
-        let against_v2 = |wanted: EstimatorKind| -> Vec<(f64, f64)> {
-            settled(wanted).iter().filter_map(|row| Some((row.batch as f64, resolved(&row.bias_v2)?))).collect()
+        let against_v2 = |wanted: EstimatorKind| -> Vec<(f64, f64, f64)> {
+            settled(wanted).iter().filter_map(|row| point(row.batch as f64, &row.bias_v2)).collect()
         };
         // Larger batches are so much of this world that they have less noise than in an endless one.
-        let slope = |points: &[(f64, f64)]| {
-            let small: Vec<_> = points.iter().copied().filter(|(batch, _)| 8.0 * batch <= self.images as f64).collect();
-            log_slope(&small)
+        let slope = |wanted: EstimatorKind| {
+            let small = settled(wanted).into_iter().filter(|row| 8 * row.batch <= self.images);
+            let points: Vec<_> = small
+                .map(|row| {
+                    let (bias, error) = row.bias_v1.value();
+                    (row.batch as f64, bias, error)
+                })
+                .collect();
+            log_slope(&points)
         };
-        let (eq6, ntxent) = (against_v1(EstimatorKind::Eq6), against_v1(EstimatorKind::Ntxent));
-        let slopes = [("eq. (6)", slope(&eq6)), ("NT-Xent", slope(&ntxent))];
-        let with_slope = |(name, slope): (&str, Option<f64>)| match slope {
-            Some(slope) => format!("{name} against V1, slope {slope:.2}"),
+        let slopes = [("eq. (6)", slope(EstimatorKind::Eq6)), ("NT-Xent", slope(EstimatorKind::Ntxent))];
+        let with_slope = |(name, slope): (&str, Option<(f64, f64)>)| match slope {
+            Some((slope, error)) => format!("{name} against V1, slope {slope:.2} ± {error:.2}"),
             None => format!("{name} against V1"),
         };
-        let of_sogclr = |kind: EstimatorKind| Series::new(format!("{}, against V2", kind.label()), against_v2(kind));
+        let of_sogclr =
+            |kind: EstimatorKind| Series::with_errors(format!("{}, against V2", kind.label()), &against_v2(kind));
         let y = "‖E[m] − ∇F‖ / ‖∇F‖, where it can be told from 0";
         let log_chart = |title: &str, x: &str, series: Vec<Series>| {
             Chart { title, x, y, is_log_x: true, is_log_y: true, series }.svg()
         };
+        let (eq6, ntxent) = (against_v1(EstimatorKind::Eq6), against_v1(EstimatorKind::Ntxent));
         let mut by_batch =
-            vec![Series::new(with_slope(slopes[0]), eq6.clone()), Series::new(with_slope(slopes[1]), ntxent)];
+            vec![Series::with_errors(with_slope(slopes[0]), &eq6), Series::with_errors(with_slope(slopes[1]), &ntxent)];
         by_batch.extend(of_gamma(GAMMA).map(of_sogclr));
-        let mut by_gamma = vec![Series::new("eq. (6) against V1", eq6)];
+        let mut by_gamma = vec![Series::with_errors("eq. (6) against V1", &eq6)];
         by_gamma.extend([true, false].map(|lagged| {
             let points = GAMMAS.iter().filter_map(|&gamma| {
                 let row =
                     *settled(EstimatorKind::Sogclr { gamma, lagged }).iter().find(|row| row.batch == CLOSE_BATCH)?;
-                Some((effective_batch(CLOSE_BATCH, gamma, self.images), resolved(&row.bias_v2)?))
+                point(effective_batch(CLOSE_BATCH, gamma, self.images), &row.bias_v2)
             });
             let u = if lagged { "u_{t−1}" } else { "u_t" };
-            Series::new(format!("SogCLR {u}, B = {CLOSE_BATCH}, against V2"), points.collect())
+            Series::with_errors(format!("SogCLR {u}, B = {CLOSE_BATCH}, against V2"), &points.collect::<Vec<_>>())
         }));
         let by_passes = PASSING_GAMMAS.into_iter().flat_map(of_gamma).map(|kind| {
             let of = rows.iter().filter(|row| row.estimator == kind);
-            let points = of.filter_map(|row| Some((row.after? as f64, resolved(&row.bias_v2)?)));
-            Series::new(format!("{}, against V2", kind.label()), points.collect())
+            let points: Vec<_> = of.filter_map(|row| point(row.after? as f64, &row.bias_v2)).collect();
+            Series::with_errors(format!("{}, against V2", kind.label()), &points)
         });
         let title = format!("SogCLR at batch {CLOSE_BATCH} for γ from 0.9 to 0.02, drawn at its effective batch");
         let files = [
@@ -152,12 +160,14 @@ impl Bias {
         let document = json!({
             "images": self.images, "augmentations": augmentations, "temperature": study.tau, "passes": self.passes,
             "seed": seed, "run": run.as_deref().map(folder_name), "versions_apart": apart,
-            "slope_eq6": slopes[0].1, "slope_ntxent": slopes[1].1, "rows": rows,
+            "slope_eq6": slopes[0].1.map(|of| of.0), "slope_ntxent": slopes[1].1.map(|of| of.0), "rows": rows,
         });
         write_results(&self.out, &document, &files, "bias.json")?;
         say!("\n‖∇V1 − ∇V2‖ = {apart:.4}·‖∇V1‖");
         for (name, slope) in slopes {
-            slope.inspect(|slope| say!("{name}: bias ∝ B^{slope:.2} up to an eighth of the images"));
+            if let Some((slope, error)) = slope {
+                say!("{name}: bias ∝ B^({slope:.2} ± {error:.2}) up to an eighth of the images");
+            }
         }
         say!("results: {}/bias.{{md,csv,json}} and bias-*.svg", self.out.display());
         Ok(())

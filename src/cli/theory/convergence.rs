@@ -17,8 +17,8 @@ use std::path::PathBuf;
 /// Freezes the encoder, takes its features of N images with M augmentations each, whitened to 8 directions, and trains a
 /// linear layer on top with SimCLR's estimators (eq. 6 and NT-Xent) and with SogCLR, for several batches and numbers of steps
 /// T: the momentum form of Algorithm 1 with the theorems' step sizes, beta = sqrt(B/T), gamma = sqrt(n/T),
-/// eta = c min(beta, gamma B/n). Reports ‖∇F‖² of both versions of the objective as the mean of all steps, which the theorems bound,
-/// and as that of the last tenth; and how many steps it takes to come down to a tenth of the start (the parallel speed-up of
+/// eta = c min(beta, gamma B/n); the layer is scaled back to its first length after every step, on which F does not depend.
+/// Reports ‖∇F‖² of both versions of the objective as the mean over the run, which the theorems bound, and over its last tenth; and how many steps it takes to come down to a tenth of the start (the parallel speed-up of
 /// Theorem 2).
 ///
 /// The encoder is that of --run, or untrained. OUT gets convergence.csv, curves.csv, convergence.json and charts.
@@ -130,7 +130,8 @@ impl Convergence {
                 let kind = match name {
                     "SogCLR" => EstimatorKind::Sogclr { gamma, lagged: true },
                     "NT-Xent" => EstimatorKind::Ntxent,
-                    _ => EstimatorKind::Eq6,
+                    "eq. (6)" => EstimatorKind::Eq6,
+                    other => unreachable!("{other} is none of the names"),
                 };
                 let mut problem = LinearProblem::new(&features, COMPONENTS, OUTPUT, descent.seed);
                 let points = descent.run(&mut problem, kind, LOOKS);
@@ -150,7 +151,8 @@ impl Convergence {
             let points = cells(all).into_iter().filter(|of| of[0].name == name && of[0].steps == longest);
             let median = |of: &[Summary]| Some(spread(&steps_to_level(of)?).1);
             let points: Vec<_> = points.filter_map(|of| Some((of[0].batch as f64, median(of)?))).collect();
-            let slope = log_slope(&points).map_or(String::new(), |slope| format!(", slope {slope:.2}"));
+            let alike: Vec<_> = points.iter().map(|&(batch, steps)| (batch, steps, steps)).collect();
+            let slope = log_slope(&alike).map_or(String::new(), |(slope, _)| format!(", slope {slope:.2}"));
             Series::new(format!("{name}{slope}"), points)
         });
         let speed_up = Chart {
@@ -227,7 +229,8 @@ fn steps_to_level(runs: &[Summary]) -> Option<Vec<f64>> {
 fn spread(values: &[f64]) -> (f64, f64, f64) {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
-    (sorted[0], sorted[sorted.len() / 2], sorted[sorted.len() - 1])
+    let (low, high) = (sorted[(sorted.len() - 1) / 2], sorted[sorted.len() / 2]);
+    (sorted[0], 0.5 * (low + high), sorted[sorted.len() - 1])
 }
 
 fn table_of(all: &[Summary]) -> String {

@@ -167,10 +167,10 @@ fn open(path: &Path) -> Result<Split, CliError> {
 
 /// An untrained model whose batch norm knows the images.
 fn calibrated(mut model: Model, pixels: &[f32], size: usize, device: &Device) -> Model {
-    const IMAGES: usize = 256;
+    const VIEWS: usize = 256;
     const REPEATS: usize = 30;
     let area = 3 * size * size;
-    let count = (pixels.len() / area).min(IMAGES);
+    let count = (pixels.len() / area).min(VIEWS);
     for _ in 0..REPEATS {
         let data = TensorData::new(pixels[..count * area].to_vec(), [count, 3, size, size]);
         let mut updates = BufferUpdates::default();
