@@ -23,6 +23,11 @@ impl RandAugment {
     pub fn infomin() -> Self {
         Self { count: 2, magnitude: 10.0 }
     }
+
+    /// What small images bear.
+    pub fn gentle() -> Self {
+        Self { count: 1, magnitude: 5.0 }
+    }
 }
 
 /// Draws `count` operations uniformly with replacement. As in timm each is applied with probability ½ only, at

@@ -131,11 +131,7 @@ impl Cell {
         }
         let data = open_run_data(&self.folder, &self.config)?;
         let result = match encoder()? {
-            Encoder::Image(encoder) => {
-                let measured = linear_and_knn(&encoder, &data)?;
-                encoder.assert_frozen();
-                json!(measured)
-            }
+            Encoder::Image(encoder) => json!(linear_and_knn(&encoder, &data)?),
             Encoder::Pair(encoders) => json!(encoders.retrieval(&held_out_pairs(data)?)?),
         };
         Run::summarise(&self.folder, key, result.clone())?;

@@ -7,6 +7,7 @@ use crate::storage::StorageError;
 use crate::train::TrainError;
 use std::fmt;
 
+#[derive(Debug)]
 pub enum CliError {
     /// The input is wrong: exit code 2.
     Input(String),

@@ -49,7 +49,8 @@ pub struct Reproduce {
     /// What each run may cost
     #[arg(long, value_enum, default_value = "minutes")]
     budget: Budget,
-    /// Train only cells whose row and column, as in "SogCLR, batch 32, 10 epochs", contain TEXT; the table shows all that is known
+    /// Train only the row or column TEXT, or cells whose row and column, as in "SogCLR, batch 32, 10 epochs", contain it; the
+    /// table shows all that is known
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
     /// Seeds of each cell; the study's own number unless given
@@ -82,12 +83,13 @@ impl Reproduce {
         })?;
         let mut wanted = self.wanted(&study)?;
         let only = self.only.as_deref().unwrap_or_default();
-        let title = |run: &Wanted| format!("{}, {}", study.rows[run.row].name, study.columns[run.column].name);
-        if !wanted.iter().any(|run| title(run).contains(only)) {
+        let title = |run: &Wanted| study.title_of(run.row, run.column);
+        let is_named = |run: &Wanted| study.is_named(run.row, run.column, only);
+        if !wanted.iter().any(is_named) {
             let cells: Vec<String> = wanted.iter().filter(|run| run.seed == 0).map(title).collect();
             return Err(CliError::Input(format!("no cell is called {only:?}; there are {}", cells.join("; "))));
         }
-        let is_asked = |run: &Wanted| run.seed < self.seeds(&study) && title(run).contains(only);
+        let is_asked = |run: &Wanted| run.seed < self.seeds(&study) && is_named(run);
         let is_missing = |run: &Wanted| run.record.is_none() && is_asked(run);
         let missing = wanted.iter().filter(|run| is_missing(run)).count();
         let source = self.source(&study)?;

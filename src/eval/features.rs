@@ -3,9 +3,7 @@
 use super::EvalError;
 use crate::augment::{AugmentConfig, Augmenter};
 use crate::data::Split;
-use crate::encoder::{
-    EncoderConfig, ImageEncoder, Model, ModelConfig, NamedTensors, Pass, export, from_open_clip, import,
-};
+use crate::encoder::{EncoderConfig, ImageEncoder, Model, ModelConfig, NamedTensors, Pass, from_open_clip, import};
 use crate::math::{Matrix, Purpose, SampleRng};
 use burn::tensor::{Device, Tensor, TensorData};
 use ndarray::{Axis, s};
@@ -20,13 +18,12 @@ pub struct Labelled {
     pub labels: Vec<u32>,
 }
 
-/// An encoder without gradients whose weights cannot change: a hash taken at the start is compared at the end.
+/// An encoder in inference mode, without gradients; nothing that it offers can change its weights.
 pub struct FrozenEncoder {
     net: ImageEncoder,
     augment: AugmentConfig,
     size: usize,
     device: Device,
-    hash: blake3::Hash,
 }
 
 impl FrozenEncoder {
@@ -51,13 +48,7 @@ impl FrozenEncoder {
     }
 
     fn freeze(net: ImageEncoder, augment: &AugmentConfig, device: Device) -> Self {
-        let hash = hash(&net);
-        Self { net, augment: augment.clone(), size: augment.views[0].size, device, hash }
-    }
-
-    /// Panics if the weights are no longer those it was made with.
-    pub fn assert_frozen(&self) {
-        assert_eq!(hash(&self.net), self.hash, "evaluation changed the encoder's weights");
+        Self { net, augment: augment.clone(), size: augment.views[0].size, device }
     }
 
     /// Features of the centre view of every image, in order.
@@ -120,15 +111,4 @@ impl FrozenEncoder {
 fn image_weights(weights: &NamedTensors) -> NamedTensors {
     let renamed = from_open_clip(weights).into_iter();
     renamed.filter_map(|(name, tensor)| Some((name.strip_prefix("encoder.")?.to_owned(), tensor))).collect()
-}
-
-fn hash(net: &ImageEncoder) -> blake3::Hash {
-    let mut hasher = blake3::Hasher::new();
-    for (name, tensor) in export(net) {
-        hasher.update(name.as_bytes());
-        tensor.values.iter().for_each(|v| {
-            hasher.update(&v.to_le_bytes());
-        });
-    }
-    hasher.finalize()
 }

@@ -66,13 +66,15 @@ impl Spec for InfominConfig {
     }
 
     fn preset(&self, setting: &Setting) -> Option<Preset> {
-        (!setting.is_grey).then_some(Preset::Infomin)
+        (!setting.is_small && !setting.is_grey).then_some(Preset::Infomin)
     }
 
     fn suit(&self, setting: &Setting, around: &mut Surroundings) {
         suit_moco(setting, around);
-        // Also over the grey preset.
-        around.augment.rand_augment = Some(RandAugment::infomin());
+        // Deviation: small images keep the milder preset of the other methods, and half of RandAugment. With InfoMin's own the
+        // queries collapse: 39 instead of 44 % after six epochs of CIFAR-10.
+        let usual = if setting.is_small { RandAugment::gentle() } else { RandAugment::infomin() };
+        around.augment.rand_augment.get_or_insert(usual);
         around.augment.jigsaw = Some(JIGSAW);
     }
 
@@ -193,8 +195,36 @@ impl Method for Infomin {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::encoder::export;
+    use crate::augment::AugmentConfig;
+    use crate::encoder::{HeadConfig, export};
+    use crate::optim::{LearningRate, OptimizerConfig, PaperMomentum, Scaling};
     use burn::tensor::TensorData;
+
+    #[test]
+    fn small_images_get_gentler_views_unless_the_user_chooses_the_preset() {
+        let of = |is_small: bool, given: Option<Preset>| {
+            let setting = Setting { is_small, is_grey: false, has_text: false, samples: 64, batch: 8, epochs: 1 };
+            let infomin = InfominConfig::defaults(&setting);
+            let preset = given.or(infomin.preset(&setting)).unwrap_or(Preset::Cifar);
+            let mut around = Surroundings {
+                augment: AugmentConfig::preset(preset, 32),
+                head: HeadConfig::for_features(8),
+                optimizer: OptimizerConfig::Momentum(PaperMomentum { beta: 0.9 }),
+                learning_rate: LearningRate {
+                    base: 1.0,
+                    scaling: Scaling::None,
+                    warmup_epochs: 0.0,
+                    warmup_steps: None,
+                },
+            };
+            infomin.suit(&setting, &mut around);
+            let operations = around.augment.rand_augment.unwrap();
+            (preset, operations.count, operations.magnitude)
+        };
+        assert_eq!(of(true, None), (Preset::Cifar, 1, 5.0));
+        assert_eq!(of(false, None), (Preset::Infomin, 2, 10.0));
+        assert_eq!(of(true, Some(Preset::Infomin)), (Preset::Infomin, 2, 10.0));
+    }
 
     /// whole·[tile(relu(hidden(x₀))), …, tile(relu(hidden(x₈)))], tile after tile of one sample.
     #[test]

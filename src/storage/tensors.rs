@@ -2,23 +2,39 @@
 
 use super::{StorageError, read, write_atomic};
 use crate::encoder::{HostTensor, NamedTensors};
-use safetensors::tensor::{Dtype, SafeTensors, TensorView, serialize};
+use safetensors::tensor::{Dtype, SafeTensors, View, serialize};
+use std::borrow::Cow;
 use std::collections::HashMap;
+use std::fmt::Display;
 use std::path::Path;
 
 /// Writes `tensors` with one metadata entry, atomically. The bytes depend on nothing else.
-pub fn save_tensors(path: &Path, tensors: &NamedTensors, metadata: (&str, &str)) -> Result<(), StorageError> {
-    let bytes: Vec<(&String, &HostTensor, Vec<u8>)> = tensors
-        .iter()
-        .map(|(name, tensor)| (name, tensor, tensor.values.iter().flat_map(|v| v.to_le_bytes()).collect()))
-        .collect();
-    let views = bytes.iter().map(|(name, tensor, data)| {
-        let view = TensorView::new(Dtype::F32, tensor.shape.clone(), data).expect("shape and values agree");
-        (name.as_str(), view)
-    });
+pub fn save_tensors<'a, N: AsRef<str> + Ord + Display>(
+    path: &Path,
+    tensors: impl IntoIterator<Item = (N, &'a HostTensor)>,
+    metadata: (&str, &str),
+) -> Result<(), StorageError> {
     let metadata = HashMap::from([(metadata.0.to_owned(), metadata.1.to_owned())]);
-    let file = serialize(views, Some(metadata)).expect("names are unique");
-    write_atomic(path, &file)
+    // Not `serialize_to_file`, whose own temporary file only its owner may read.
+    write_atomic(path, &serialize(tensors, Some(metadata)).expect("names are unique, shapes and values agree"))
+}
+
+impl View for &HostTensor {
+    fn dtype(&self) -> Dtype {
+        Dtype::F32
+    }
+
+    fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    fn data(&self) -> Cow<'_, [u8]> {
+        self.values.iter().flat_map(|v| v.to_le_bytes()).collect()
+    }
+
+    fn data_len(&self) -> usize {
+        size_of_val(self.values.as_slice())
+    }
 }
 
 /// Reads every floating-point tensor of a safetensors file, and its metadata.

@@ -14,6 +14,7 @@ const SHARED: &str = include_str!("../../studies/shared.toml");
 /// Name and file, in the order of the paper.
 const STUDIES: &[(&str, &str)] = &[
     ("tuning", include_str!("../../studies/tuning.toml")),
+    ("scale", include_str!("../../studies/scale.toml")),
     ("adamw-tuning", include_str!("../../studies/adamw-tuning.toml")),
     ("adamw", include_str!("../../studies/adamw.toml")),
     ("batch-epochs", include_str!("../../studies/batch-epochs.toml")),
@@ -183,6 +184,20 @@ impl Study {
         })
     }
 
+    /// What a cell is called.
+    pub fn title_of(&self, row: usize, column: usize) -> String {
+        format!("{}, {}", self.rows[row].name, self.columns[column].name)
+    }
+
+    /// Whether a cell is meant by `text`: the name of its row or column or, if no row or column is called so, a part of its title.
+    pub fn is_named(&self, row: usize, column: usize, text: &str) -> bool {
+        let mut names = self.rows.iter().map(|row| &row.name).chain(self.columns.iter().map(|column| &column.name));
+        match names.any(|name| name == text) {
+            true => self.rows[row].name == text || self.columns[column].name == text,
+            false => self.title_of(row, column).contains(text),
+        }
+    }
+
     /// The settings of one run: budget, tuned settings, row, column, seed; the later wins.
     pub fn settings(&self, row: &Row, column: &Column, seed: u64) -> Overrides {
         let mut all = Overrides(self.base.clone());
@@ -226,6 +241,19 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn a_whole_name_means_no_longer_one() {
+        let study = Study::named("gamma", Budget::Hours).unwrap();
+        let named = |text: &str| {
+            let rows = (0..study.rows.len()).filter(|row| study.is_named(*row, 0, text));
+            rows.map(|row| study.rows[row].name.as_str()).collect::<Vec<_>>()
+        };
+        assert_eq!(named("γ = 0.9"), ["γ = 0.9"]);
+        assert_eq!(named("0.9"), ["γ = 0.99", "γ = 0.9"]);
+        assert_eq!(named("γ = 0.9, 10"), ["γ = 0.9"]);
+        assert_eq!((named("10 epochs").len(), named("30 epochs").len(), named("").len()), (8, 0, 8));
     }
 
     #[test]

@@ -9,7 +9,7 @@ use super::{Draw, Estimator, EstimatorKind, FiniteProblem, Version, global_objec
 use crate::loss::LossError;
 use crate::math::SampleRng;
 use ndarray::{Array2, Axis};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// One run.
 #[derive(Clone, Copy, Debug)]
@@ -23,7 +23,7 @@ pub struct Descent {
 }
 
 /// The exact objective and gradient at one step.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Point {
     pub step: usize,
     /// F of V1.

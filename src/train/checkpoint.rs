@@ -42,17 +42,22 @@ impl Checkpoint {
             method: self.method.clone(),
             window: self.window.clone(),
         };
-        let mut tensors = NamedTensors::new();
-        let groups = [("model", &self.model), ("optimizer", &self.optimizer), ("method", &self.method_tensors)];
-        for (group, content) in groups {
-            tensors.extend(content.iter().map(|(name, tensor)| (format!("{group}.{name}"), tensor.clone())));
-        }
-        for (name, column) in self.state.columns() {
-            let tensor = HostTensor { shape: vec![column.len()], values: column.to_vec() };
-            tensors.insert(format!("state.{name}"), tensor);
-        }
+        let columns = self
+            .state
+            .columns()
+            .map(|(name, column)| (name.to_owned(), HostTensor { shape: vec![column.len()], values: column.to_vec() }));
+        let state: NamedTensors = columns.collect();
+        let groups = [
+            ("method", &self.method_tensors),
+            ("model", &self.model),
+            ("optimizer", &self.optimizer),
+            ("state", &state),
+        ];
+        let tensors = groups
+            .into_iter()
+            .flat_map(|(group, content)| content.iter().map(move |(name, tensor)| (format!("{group}.{name}"), tensor)));
         let header = serde_json::to_string(&header).expect("plain data");
-        Ok(save_tensors(path, &tensors, (KEY, &header))?)
+        Ok(save_tensors(path, tensors, (KEY, &header))?)
     }
 
     /// The image encoder alone, with torchvision's names.

@@ -71,7 +71,7 @@ fn a_study_writes_its_table_and_never_trains_a_run_twice() {
 fn impossible_studies_are_refused_before_anything_is_written() {
     let root = tempfile::tempdir().unwrap();
     for (arguments, words) in [
-        (&["table-12"][..], "known ones are tuning, adamw-tuning, adamw, batch-epochs"),
+        (&["table-12"][..], "known ones are tuning, scale, adamw-tuning, adamw, batch-epochs"),
         (&["gamma"], "get-cifar10"),
         (&["gamma", "--seeds", "0"], "--seeds"),
         (&["gamma", "nowhere"], "nowhere"),

@@ -55,6 +55,7 @@ fn memory_lowers_the_bias() {
     for file in ["bias.csv", "bias.md", "bias-batch.svg", "bias-gamma.svg", "bias-passes.svg"] {
         assert!(out.join(file).metadata().unwrap().len() > 100, "{file}");
     }
+    assert!(!out.join("parts").exists(), "nothing is left to go on with");
 }
 
 #[test]
@@ -92,6 +93,19 @@ fn convergence_follows_the_exact_gradient() {
     for file in [&charts[..], &["convergence.csv", "convergence.md"]].concat() {
         assert!(out.join(file).exists(), "{file}");
     }
+
+    // A study whose results cannot be written keeps its parts, and the same command makes the same of them.
+    let again = root.path().join("again");
+    let blocked = again.join("convergence.json");
+    std::fs::create_dir_all(&blocked).unwrap();
+    let (_, text) = failure(&mut theory("convergence", &small, &again));
+    assert!(text.contains("cannot write") && text.contains("convergence.json"), "{text}");
+    std::fs::remove_dir(&blocked).unwrap();
+    let second = theory("convergence", &small, &again).assert().success();
+    let text = String::from_utf8_lossy(&second.get_output().stderr).into_owned();
+    assert!(text.contains("going on with what an earlier start has finished"), "{text}");
+    assert_eq!(json(&blocked), study);
+    assert!(!again.join("parts").exists());
 }
 
 #[test]

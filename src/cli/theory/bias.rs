@@ -1,5 +1,6 @@
 //! `sogclr theory bias`.
 
+use super::parts::Parts;
 use super::{World, folder_name, write_results};
 use crate::cli::error::CliError;
 use crate::cli::output::say;
@@ -8,7 +9,7 @@ use crate::loss::LossError;
 use crate::report::{Chart, Series, table};
 use crate::theory::{BiasRow, BiasStudy, EstimatorKind, effective_batch, log_slope};
 use clap::Args;
-use serde_json::json;
+use serde_json::{Value, json};
 use std::path::PathBuf;
 
 /// Compare what mini-batches estimate with the gradient of the global objective.
@@ -18,7 +19,7 @@ use std::path::PathBuf;
 /// NT-Xent) for batches from 8 up, and of SogCLR's, with u_{t−1} as in Algorithm 1 and with the fresh u_t, for several γ once u has
 /// settled, and for a few passes after u began. Takes about twenty minutes on two cores.
 ///
-/// The encoder is that of --run, or untrained. OUT gets bias.csv, bias.json and charts.
+/// The encoder is that of --run, or untrained. OUT gets bias.csv, bias.json and charts. Stopped, the same command goes on.
 #[derive(Args)]
 #[command(after_help = "Example:\n  sogclr theory bias --run runs/demo/sogclr --out runs/bias")]
 pub struct Bias {
@@ -62,17 +63,29 @@ impl Bias {
         let settled = self.settled();
         let passing = PASSING_GAMMAS.into_iter().flat_map(of_gamma);
         let bar = Counter::new("estimators", settled.len() + 2 * PASSING_GAMMAS.len());
-        let mut rows = Vec::new();
-        for (estimator, batch) in settled {
-            rows.push(study.settled(estimator, batch).map_err(failed)?);
+        let parts = Parts::open(&self.out, &self.settings(&study), &probe.problem())?;
+        let mut rows: Vec<BiasRow> = Vec::new();
+        for (number, (estimator, batch)) in settled.into_iter().enumerate() {
+            rows.push(parts.part(number, || study.settled(estimator, batch).map_err(failed))?);
             bar.inc(1);
         }
-        for estimator in passing {
-            rows.extend(study.after(estimator, CLOSE_BATCH, &PASSES).map_err(failed)?);
+        let first = rows.len();
+        for (number, estimator) in passing.enumerate() {
+            let compute = || study.after(estimator, CLOSE_BATCH, &PASSES).map_err(failed);
+            rows.extend(parts.part(first + number, compute)?);
             bar.inc(1);
         }
         drop(bar);
-        self.report(&study, &rows)
+        self.report(&study, &rows)?;
+        parts.finish()
+    }
+
+    fn settings(&self, study: &BiasStudy) -> Value {
+        let World { augmentations, seed, run, .. } = &self.world;
+        json!({
+            "images": self.images, "augmentations": augmentations, "temperature": study.tau, "passes": self.passes,
+            "seed": seed, "run": run.as_deref().map(folder_name),
+        })
     }
 
     /// Which estimators are measured at which batch once they have settled.
@@ -156,12 +169,11 @@ impl Bias {
             ("bias-passes.svg", log_chart("Bias after passes at frozen weights", "passes", by_passes.collect())),
         ];
         let apart = study.versions_apart();
-        let World { augmentations, seed, run, .. } = &self.world;
-        let document = json!({
-            "images": self.images, "augmentations": augmentations, "temperature": study.tau, "passes": self.passes,
-            "seed": seed, "run": run.as_deref().map(folder_name), "versions_apart": apart,
-            "slope_eq6": slopes[0].1.map(|of| of.0), "slope_ntxent": slopes[1].1.map(|of| of.0), "rows": rows,
-        });
+        let mut document = self.settings(study);
+        document["versions_apart"] = json!(apart);
+        document["slope_eq6"] = json!(slopes[0].1.map(|of| of.0));
+        document["slope_ntxent"] = json!(slopes[1].1.map(|of| of.0));
+        document["rows"] = json!(rows);
         write_results(&self.out, &document, &files, "bias.json")?;
         say!("\n‖∇V1 − ∇V2‖ = {apart:.4}·‖∇V1‖");
         for (name, slope) in slopes {

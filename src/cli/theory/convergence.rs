@@ -1,5 +1,6 @@
 //! `sogclr theory convergence`.
 
+use super::parts::Parts;
 use super::{World, folder_name, make_folder, write_results};
 use crate::cli::error::CliError;
 use crate::cli::output::say;
@@ -9,7 +10,7 @@ use crate::theory::{Descent, EstimatorKind, LinearProblem, Point, first_below, l
 use clap::Args;
 use rayon::prelude::*;
 use serde::Serialize;
-use serde_json::json;
+use serde_json::{Value, json};
 use std::path::PathBuf;
 
 /// Follow the exact gradient of the global objective along training.
@@ -18,10 +19,11 @@ use std::path::PathBuf;
 /// linear layer on top with SimCLR's estimators (eq. 6 and NT-Xent) and with SogCLR, for several batches and numbers of steps
 /// T: the momentum form of Algorithm 1 with the theorems' step sizes, beta = sqrt(B/T), gamma = sqrt(n/T),
 /// eta = c min(beta, gamma B/n); the layer is scaled back to its first length after every step, on which F does not depend.
-/// Reports ‖∇F‖² of both versions of the objective as the mean over the run, which the theorems bound, and over its last tenth; and how many steps it takes to come down to a tenth of the start (the parallel speed-up of
-/// Theorem 2).
+/// Reports ‖∇F‖² of both versions of the objective as the mean over the run, which the theorems bound, and over its last
+/// tenth; and how many steps it takes to come down to a tenth of the start (the parallel speed-up of Theorem 2).
 ///
-/// The encoder is that of --run, or untrained. OUT gets convergence.csv, curves.csv, convergence.json and charts.
+/// The encoder is that of --run, or untrained. OUT gets convergence.csv, curves.csv, convergence.json and charts. Stopped, the
+/// same command goes on.
 #[derive(Args)]
 pub struct Convergence {
     #[command(flatten)]
@@ -123,9 +125,11 @@ impl Convergence {
             }
         }
         let bar = Counter::new("runs", runs.len());
+        let parts = Parts::open(&self.out, &self.settings(temperature), &features)?;
         let summaries: Result<Vec<Summary>, CliError> = runs
             .into_par_iter()
-            .map(|(name, descent)| {
+            .enumerate()
+            .map(|(number, (name, descent))| {
                 let (_, gamma, _) = descent.step_sizes(self.images);
                 let kind = match name {
                     "SogCLR" => EstimatorKind::Sogclr { gamma, lagged: true },
@@ -133,14 +137,27 @@ impl Convergence {
                     "eq. (6)" => EstimatorKind::Eq6,
                     other => unreachable!("{other} is none of the names"),
                 };
-                let mut problem = LinearProblem::new(&features, COMPONENTS, OUTPUT, descent.seed);
-                let points = descent.run(&mut problem, kind, LOOKS);
+                let points = parts.part(number, || {
+                    let mut problem = LinearProblem::new(&features, COMPONENTS, OUTPUT, descent.seed);
+                    descent.run(&mut problem, kind, LOOKS).map_err(|error| CliError::Failed(error.to_string()))
+                });
                 bar.inc(1);
-                Ok(Summary::new(name, &descent, points.map_err(|error| CliError::Failed(error.to_string()))?))
+                Ok(Summary::new(name, &descent, points?))
             })
             .collect();
         drop(bar);
-        self.report(&summaries?, temperature)
+        self.report(&summaries?, temperature)?;
+        parts.finish()
+    }
+
+    fn settings(&self, temperature: f64) -> Value {
+        let World { augmentations, run, seed, .. } = &self.world;
+        json!({
+            "images": self.images, "augmentations": augmentations, "run": run.as_deref().map(folder_name),
+            "temperature": temperature, "directions": COMPONENTS, "outputs": OUTPUT, "looks": LOOKS,
+            "batches": self.batches, "steps": self.steps, "rate": self.rate, "seed": seed, "seeds": self.seeds,
+            "level": LEVEL,
+        })
     }
 
     fn report(&self, all: &[Summary], temperature: f64) -> Result<(), CliError> {
@@ -186,16 +203,12 @@ impl Convergence {
             is_log_y: true,
             series: by_steps.collect(),
         };
-        let World { augmentations, run, seed, .. } = &self.world;
-        let document = json!({
-            "images": self.images, "augmentations": augmentations, "run": run.as_deref().map(folder_name),
-            "temperature": temperature, "directions": COMPONENTS, "outputs": OUTPUT, "looks": LOOKS,
-            "rate": self.rate, "seed": seed, "level": LEVEL, "runs": all,
-        });
+        let mut document = self.settings(temperature);
+        document["runs"] = json!(all);
         let files = [
             ("convergence.md", text + "\n"),
             ("convergence.csv", csv(all)),
-            ("curves.csv", curves_csv(all, longest, *seed)),
+            ("curves.csv", curves_csv(all, longest, self.world.seed)),
             ("convergence-v1.svg", along("‖∇F‖² of V1 along training", |p| p.gradient_v1)),
             ("convergence-v2.svg", along("‖∇F‖² of V2 along training", |p| p.gradient_v2)),
             ("convergence-steps.svg", by_steps.svg()),

@@ -3,6 +3,7 @@
 mod bias;
 mod convergence;
 mod epsilon;
+mod parts;
 
 use super::error::CliError;
 use super::output::note;
