@@ -32,18 +32,26 @@ pub fn stopped() -> CliError {
 }
 
 impl Cell {
-    /// Refuses a folder that holds something else, or a run with other settings.
-    pub fn check(&self) -> Result<(), CliError> {
+    /// Refuses a folder that holds something else, or a run with other settings, or on other than the `images` there are now.
+    pub fn check(&self, images: usize) -> Result<(), CliError> {
         if !self.folder.join("config.toml").exists() {
             return Ok(refuse_existing(&self.folder)?);
         }
-        if Run::read_config(&self.folder)? != self.config {
+        let other = |what: String| {
             let folder = self.folder.display();
-            let problem =
-                format!("{folder} was run with other settings: remove it, or put the runs into another folder");
-            return Err(CliError::Input(problem));
+            Err(CliError::Input(format!(
+                "{folder} was run with {what}: remove it, or put the runs into another folder"
+            )))
+        };
+        if Run::read_config(&self.folder)? != self.config {
+            return other("other settings".into());
         }
-        Ok(())
+        let known = Run::open_data_of(&self.folder, &self.config)?.train.len();
+        // Of what was left out as unreadable nothing is known.
+        match known == images || self.config.data.skip_bad {
+            true => Ok(()),
+            false => other(format!("{known} images, and there are {images} now")),
+        }
     }
 
     /// Whether there is something to resume; checkpoints that cannot be read are an error.

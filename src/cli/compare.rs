@@ -3,15 +3,16 @@
 use super::cell::{Cell, Trained, stopped};
 use super::error::CliError;
 use super::eval_pairs::held_out_pairs;
+use super::interrupt::stop_on_ctrl_c;
 use super::options::RunOptions;
 use super::output::{note, say};
-use super::pretrain::stop_on_ctrl_c;
 use crate::config::RunConfig;
 use crate::eval::labelled_splits;
 use crate::report::{Contender, IMAGE_MEASURES, Measure, PAIR_MEASURES, comparison_csv, comparison_markdown};
 use crate::storage::write_atomic;
 use clap::Args;
 use serde_json::json;
+use std::convert::Infallible;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 
@@ -35,7 +36,7 @@ pub struct Compare {
     #[command(flatten)]
     options: RunOptions,
     /// Methods, separated by commas
-    #[arg(long, value_name = "NAMES", value_delimiter = ',', default_value = "sogclr,simclr")]
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = trimmed, default_value = "sogclr,simclr")]
     methods: Vec<String>,
     /// Seeds for each method, from --seed on
     #[arg(long, value_name = "N", default_value_t = 3)]
@@ -43,6 +44,10 @@ pub struct Compare {
     /// Folder for the table and the runs
     #[arg(long, value_name = "OUT", default_value = "runs/compare")]
     out: PathBuf,
+}
+
+fn trimmed(name: &str) -> Result<String, Infallible> {
+    Ok(name.trim().to_owned())
 }
 
 impl Compare {
@@ -123,12 +128,7 @@ impl Compare {
                     "--set method.kind would change every method of the race: leave it out".into(),
                 ));
             }
-            let has_test = data.test.is_some();
-            match first.text {
-                Some(_) => drop(held_out_pairs(data)?),
-                None => drop(labelled_splits(&data)?),
-            }
-            if first.method.spec().needs_labels() && !has_test {
+            if first.method.spec().needs_labels() && data.test.is_none() {
                 return Err(CliError::Input(format!(
                     "{method} trains with the labels of the images that would measure it: name test images with --test"
                 )));
@@ -136,10 +136,15 @@ impl Compare {
             let mut cells = Vec::new();
             for seed in first.seed..first.seed + self.seeds {
                 options.seed = Some(seed);
-                let config =
-                    if seed == first.seed { first.clone() } else { RunConfig::resolve(&options.overrides()?)?.0 };
+                // A seed draws its own share of limited data.
+                let (config, data) = RunConfig::resolve(&options.overrides()?)?;
+                let images = data.train.len();
+                match config.text {
+                    Some(_) => drop(held_out_pairs(data)?),
+                    None => drop(labelled_splits(&data)?),
+                }
                 let cell = Cell { folder: self.out.join(format!("{method}-seed{seed}")), config };
-                cell.check()?;
+                cell.check(images)?;
                 cells.push(cell);
             }
             all.push(cells);

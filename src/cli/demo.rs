@@ -4,8 +4,9 @@
 use super::error::CliError;
 use super::eval::{Measured, linear_and_knn, load_encoder, open_run_data};
 use super::eval_pairs::{Encoders, RETRIEVAL_HEADER, chance_recall, held_out_pairs, retrieval_cells};
+use super::interrupt::stop_on_ctrl_c;
 use super::output::say;
-use super::pretrain::{Prepared, Verbosity, prepare, refuse_existing, stop_on_ctrl_c, train};
+use super::pretrain::{Prepared, Verbosity, prepare, refuse_existing, train};
 use crate::config::{Overrides, RunConfig};
 use crate::eval::FrozenEncoder;
 use crate::report::{accuracy_cell, table};

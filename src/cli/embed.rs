@@ -2,7 +2,7 @@
 
 use super::error::CliError;
 use super::eval::{load_encoder, readable_images, say_if_unfinished};
-use super::output::{note, say};
+use super::output::{note, refuse_existing_file, say};
 use super::progress::Counter;
 use crate::config::DeviceName;
 use crate::encoder::{HostTensor, NamedTensors};
@@ -33,6 +33,10 @@ pub struct Embed {
 
 impl Embed {
     pub fn run(self) -> Result<(), CliError> {
+        let table = PathBuf::from(format!("{}.tsv", self.out.display()));
+        for file in [&self.out, &table] {
+            refuse_existing_file(file, "--out")?;
+        }
         let config = Run::read_config(&self.run)?;
         let encoder = load_encoder(&self.run, &config, open_device(self.device.unwrap_or(config.train.device))?)?;
         say_if_unfinished(&self.run);
@@ -43,16 +47,30 @@ impl Embed {
         drop(bar);
         let shape = vec![features.nrows(), features.ncols()];
         let tensor = HostTensor { shape, values: features.into_iter().collect() };
-        let row = |id: usize| match split.label(id) {
-            Some(label) => format!("{id}\t{}\t{label}\n", split.name(id)),
-            None => format!("{id}\t{}\n", split.name(id)),
+        let row = |id: usize| {
+            let label = split.label(id).map_or(String::new(), |label| format!("\t{label}"));
+            format!("{id}\t{}{label}\n", one_field(&split.name(id)))
         };
         let names: String = (0..split.len()).map(row).collect();
-        let table = PathBuf::from(format!("{}.tsv", self.out.display()));
         write_atomic(&table, names.as_bytes())?;
         let count = tensor.shape[0];
         save_tensors(&self.out, &NamedTensors::from([("features".to_owned(), tensor)]), ("format", "pt"))?;
         say!("{count} rows: {}, named in {}", self.out.display(), table.display());
         Ok(())
+    }
+}
+
+/// A name without what would end its field or line.
+fn one_field(name: &str) -> String {
+    name.replace('\\', "\\\\").replace('\t', "\\t").replace('\n', "\\n").replace('\r', "\\r")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::one_field;
+
+    #[test]
+    fn a_name_stays_in_its_field() {
+        assert_eq!(one_field("a\tb\nc\\n.png"), "a\\tb\\nc\\\\n.png");
     }
 }

@@ -85,8 +85,8 @@ enum Protocol {
 
 /// Train a linear classifier on the frozen features before the head.
 ///
-/// The encoder stays in inference mode; a hash proves that its weights did not change. The untrained encoder is
-/// measured beside it. Results also go to RUN/summary.json.
+/// The encoder stays in inference mode, and its weights as they are. The untrained encoder is measured beside it. Results also
+/// go to RUN/summary.json.
 #[derive(Args)]
 pub struct Linear {
     #[command(flatten)]
@@ -116,6 +116,9 @@ impl Eval {
             Self::Linear(verb) if verb.protocol == Protocol::Paper => {
                 let mut protocol = PaperProtocol::default();
                 protocol.epochs = verb.epochs.unwrap_or(protocol.epochs);
+                if protocol.epochs == 0 {
+                    return Err(CliError::Input("--epochs is 0: the classifier needs at least 1".into()));
+                }
                 let key = "eval_linear_paper";
                 evaluate(&verb.target, key, "linear, paper's protocol", |encoder, train, test, classes| {
                     let bar = Counter::new("linear epochs", protocol.epochs);
@@ -141,6 +144,10 @@ impl Eval {
                 }
                 let title = format!("{} nearest neighbours", verb.k);
                 evaluate(&verb.target, "eval_knn", &title, |encoder, train, test, classes| {
+                    if verb.k > train.len() {
+                        let problem = format!("-k is {}, but only {} training images can vote", verb.k, train.len());
+                        return Err(CliError::Input(problem));
+                    }
                     let (train, test) = features(encoder, train, test)?;
                     Ok(knn_predict(&train, &test, classes, verb.k))
                 })
@@ -251,12 +258,11 @@ fn evaluate(
         "data": data.title, "title": title, "training_images": train.len(), "test_images": test.len(),
         "step": step, "trained": trained_accuracy, "untrained": untrained_accuracy,
     });
-    Run::summarise(&target.run, key, result)?;
     say!("{title} on {}: {} training, {} test images, {classes} classes", data.title, train.len(), test.len());
     let row = |name: &str, accuracy: &Accuracy| {
         vec![name.to_owned(), accuracy_cell(accuracy), format!("{:.1}", 100.0 * accuracy.top5)]
     };
     let rows = [row(config.method.name(), &trained_accuracy), row("untrained", &untrained_accuracy)];
     say!("{}", table(&["encoder", "top-1 % (95 % interval)", "top-5 %"], &rows));
-    Ok(())
+    Ok(Run::summarise(&target.run, key, result)?)
 }

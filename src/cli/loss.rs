@@ -66,6 +66,9 @@ pub struct LossVerb {
 impl LossVerb {
     pub fn run(self) -> Result<(), CliError> {
         let (tensors, _) = load_tensors(&self.input)?;
+        if self.out.canonicalize().is_ok_and(|out| self.input.canonicalize().is_ok_and(|input| input == out)) {
+            return Err(CliError::Input("--out is the file of the embeddings: choose another".into()));
+        }
         let loss = self.method_config(tensors.contains_key(TEXT))?.spec().loss();
         let given = self.sets(&tensors)?;
         let batch = given[0].2.nrows();

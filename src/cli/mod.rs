@@ -10,6 +10,7 @@ mod embed;
 mod error;
 mod eval;
 mod eval_pairs;
+mod interrupt;
 mod loss;
 mod options;
 mod output;

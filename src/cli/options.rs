@@ -75,7 +75,8 @@ pub struct RunOptions {
     /// Recipe to start from; the other flags override it
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// Set any configuration key, e.g. method.temperature=0.2 (`sogclr config reference` lists them)
+    /// Set any configuration key, e.g. method.temperature=0.2 (`sogclr config reference` lists them); where a flag of its own says
+    /// otherwise, that flag wins
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub sets: Vec<String>,
 }

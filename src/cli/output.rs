@@ -1,7 +1,9 @@
 //! Lines for the user. Whoever reads them may go first (`| head`, a closed terminal): that must not end training.
 
+use super::error::CliError;
 use std::fmt::Arguments;
 use std::io::{ErrorKind, Write};
+use std::path::Path;
 
 /// A line on standard output: results.
 macro_rules! say {
@@ -14,6 +16,17 @@ macro_rules! note {
 }
 
 pub(super) use {note, say};
+
+/// Refuses a file that is there already, and a folder that is not, before the work begins.
+pub fn refuse_existing_file(path: &Path, flag: &str) -> Result<(), CliError> {
+    if path.exists() {
+        return Err(CliError::Input(format!("{} exists: remove it, or choose another {flag}", path.display())));
+    }
+    match path.parent().filter(|folder| !folder.as_os_str().is_empty() && !folder.is_dir()) {
+        Some(folder) => Err(CliError::Input(format!("{} is not a folder: make it first", folder.display()))),
+        None => Ok(()),
+    }
+}
 
 pub fn result(text: Arguments) {
     let written = writeln!(std::io::stdout().lock(), "{text}");

@@ -1,6 +1,7 @@
 //! `sogclr pretrain`: from images to a trained encoder.
 
 use super::error::CliError;
+use super::interrupt::stop_on_ctrl_c;
 use super::options::RunOptions;
 use super::output::{note, say};
 use super::progress::{Counter, TrainProgress, duration};
@@ -14,7 +15,7 @@ use clap::Args;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 /// Pre-train an encoder on your images, without labels, or two encoders on image–text pairs.
@@ -224,18 +225,4 @@ pub fn refuse_existing(out: &Path) -> Result<(), CliError> {
     std::fs::write(&probe, b"").map_err(|error| unwritable(format!("{error}; choose another --out")))?;
     let _ = std::fs::remove_file(probe);
     Ok(())
-}
-
-/// The first Ctrl-C asks training to stop, the second ends the program.
-pub fn stop_on_ctrl_c() -> Result<Arc<AtomicBool>, CliError> {
-    let stop = Arc::new(AtomicBool::new(false));
-    let flag = stop.clone();
-    let handler = move || {
-        if flag.swap(true, Ordering::Relaxed) {
-            std::process::exit(130);
-        }
-        note!("\nstopping after this step (Ctrl-C again to end at once)");
-    };
-    ctrlc::set_handler(handler).map_err(|error| CliError::Failed(format!("cannot catch Ctrl-C: {error}")))?;
-    Ok(stop)
 }

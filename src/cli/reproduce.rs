@@ -3,8 +3,8 @@
 use super::cell::{Cell, Trained, stopped};
 use super::error::CliError;
 use super::eval::{linear_and_knn, open_run_data};
+use super::interrupt::stop_on_ctrl_c;
 use super::output::{note, say};
-use super::pretrain::stop_on_ctrl_c;
 use super::theory::epsilon_of_run;
 use crate::bench::processor;
 use crate::config::{Overrides, RunConfig};
@@ -251,7 +251,7 @@ impl Reproduce {
                 }
             }
             let cell = Cell { folder: self.runs.join(&run.key), config };
-            cell.check()?;
+            cell.check(data.train.len())?;
             cells.push((cell, title));
         }
         Ok(cells)

@@ -1,8 +1,9 @@
 //! `sogclr resume`: continue a run exactly where its last checkpoint left it.
 
 use super::error::CliError;
+use super::interrupt::stop_on_ctrl_c;
 use super::output::{note, say};
-use super::pretrain::{Measurable, finish, stop_on_ctrl_c, summarise, train};
+use super::pretrain::{Measurable, finish, summarise, train};
 use crate::train::{Run, Trainer};
 use clap::Args;
 use serde_json::json;

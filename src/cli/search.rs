@@ -3,7 +3,7 @@
 use super::error::CliError;
 use super::eval::readable_images;
 use super::eval_pairs::Encoders;
-use super::output::{note, say};
+use super::output::{note, refuse_existing_file, say};
 use crate::config::DeviceName;
 use crate::math::map_rows;
 use crate::report::contact_sheet;
@@ -39,6 +39,9 @@ pub struct Search {
 
 impl Search {
     pub fn run(self) -> Result<(), CliError> {
+        if let Some(sheet) = &self.sheet {
+            refuse_existing_file(sheet, "--sheet")?;
+        }
         if self.text.trim().is_empty() || self.top == 0 {
             return Err(CliError::Input("say what to look for, and show at least 1 match (-n)".into()));
         }

@@ -47,8 +47,9 @@ impl RunConfig {
             require(!is_pairs, "head", "is given, but image–text pairs have no head".into())?;
             let problem = format!("is {}; heads have 2, 3 or 4 layers", head.layers);
             require((2..=4).contains(&head.layers), "head.layers", problem)?;
-            require(head.hidden >= 1, "head.hidden", "is 0".into())?;
-            require(head.output >= 2, "head.output", format!("is {}; at least 2", head.output))?;
+            for (key, size) in [("head.hidden", head.hidden), ("head.output", head.output)] {
+                require((2..=65_536).contains(&size), key, format!("is {size}; it must lie between 2 and 65536"))?;
+            }
         }
         if let Some(text) = &self.text {
             require(is_pairs, "text", "is given, but the data has no texts: name some with --pairs".into())?;
@@ -133,6 +134,8 @@ impl RunConfig {
         let strengths = [jitter.brightness, jitter.contrast, jitter.saturation, jitter.hue];
         let possible = strengths.iter().all(|s| (0.0..=10.0).contains(s));
         require(possible, "augment.jitter", "has a strength outside 0–10".into())?;
+        let problem = format!("is {}; half of the circle of hues, 0.5, is the most", jitter.hue);
+        require(jitter.hue <= 0.5, "augment.jitter.hue", problem)?;
         require(augment.mean.iter().all(|m| m.is_finite()), "augment.mean", "must be finite".into())?;
         let positive = augment.std.iter().all(|&s| s > 0.0 && s.is_finite());
         require(positive, "augment.std", "must be positive".into())?;

@@ -19,10 +19,11 @@ pub enum DataError {
     #[error("{path}: {cause}")]
     Format { path: PathBuf, cause: String },
     #[error(
-        "{count} of {total} images cannot be read, first {first}: repair or remove them, \
-         or leave them out with --skip-bad"
+        "{} of {total} images cannot be read, {}: repair or remove them, or leave them out with --skip-bad",
+        bad.len(),
+        listed(bad)
     )]
-    BadImages { count: usize, total: usize, first: String },
+    BadImages { bad: Vec<String>, total: usize },
     #[error("{0} holds no pairs of image and caption")]
     NoPairs(String),
     #[error(
@@ -40,4 +41,14 @@ pub enum DataError {
     Limit { limit: usize, available: usize },
     #[error("the data changed since the run began: {0}; restore it, or start a new run")]
     Changed(String),
+}
+
+/// The first of them, and how many more there are.
+fn listed(problems: &[String]) -> String {
+    const SHOWN: usize = 10;
+    let first = problems[..problems.len().min(SHOWN)].join("; ");
+    match problems.len().saturating_sub(SHOWN) {
+        0 => first,
+        more => format!("{first}; and {more} more"),
+    }
 }

@@ -44,8 +44,8 @@ impl Manifest {
             .collect();
         let total = checked.len();
         let bad: Vec<String> = checked.iter().filter_map(|c| c.as_ref().err()).map(ToString::to_string).collect();
-        if let Some(first) = bad.first().filter(|_| !skip_bad || bad.len() == total) {
-            return Err(DataError::BadImages { count: bad.len(), total, first: first.clone() });
+        if !bad.is_empty() && (!skip_bad || bad.len() == total) {
+            return Err(DataError::BadImages { bad, total });
         }
         split.retain(|id| checked[id].is_ok());
         Ok((Self { entries: checked.into_iter().flatten().collect() }, bad))

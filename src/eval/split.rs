@@ -5,9 +5,11 @@ use crate::data::{Dataset, Split};
 
 /// The two splits. Data without a test split gives every fifth image of each class for testing.
 pub fn labelled_splits(data: &Dataset) -> Result<(Split, Split), EvalError> {
-    let labelled = data.test.as_ref().is_none_or(Split::is_labelled) && data.train.is_labelled();
-    if !labelled {
+    if !data.train.is_labelled() {
         return Err(EvalError::NoLabels(data.title.clone()));
+    }
+    if data.test.as_ref().is_some_and(|test| !test.is_labelled()) {
+        return Err(EvalError::NoLabels(format!("the test split of {}", data.title)));
     }
     if data.classes.len() < 2 {
         return Err(EvalError::OneClass(data.title.clone()));

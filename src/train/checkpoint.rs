@@ -5,6 +5,7 @@ use crate::encoder::{HostTensor, NamedTensors};
 use crate::state::SampleState;
 use crate::storage::{load_tensors, save_tensors};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -18,6 +19,9 @@ struct Header {
     step: usize,
     samples: usize,
     method: String,
+    /// Absent in checkpoints of before it was kept.
+    #[serde(default)]
+    config: Value,
     window: Window,
 }
 
@@ -25,6 +29,8 @@ struct Header {
 pub struct Checkpoint {
     pub step: usize,
     pub method: String,
+    /// The settings that decide what a run becomes.
+    pub config: Value,
     pub model: NamedTensors,
     pub optimizer: NamedTensors,
     pub method_tensors: NamedTensors,
@@ -40,6 +46,7 @@ impl Checkpoint {
             step: self.step,
             samples: self.state.samples(),
             method: self.method.clone(),
+            config: self.config.clone(),
             window: self.window.clone(),
         };
         let columns = self
@@ -90,6 +97,7 @@ impl Checkpoint {
         Ok(Self {
             step: header.step,
             method: header.method,
+            config: header.config,
             model: group("model"),
             optimizer: group("optimizer"),
             method_tensors: group("method"),

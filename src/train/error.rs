@@ -27,6 +27,10 @@ pub enum TrainError {
     NoCheckpoint(PathBuf),
     #[error("{path} does not fit this run: {cause}")]
     Checkpoint { path: PathBuf, cause: String },
+    #[error(
+        "config.toml was edited since the last checkpoint: {key} was {was} and is {is}; put it back, or begin a new run with it"
+    )]
+    Edited { key: String, was: String, is: String },
     #[error(transparent)]
     Params(#[from] ParamError),
     #[error("training stopped at step {step}: {source}; the last checkpoint is intact")]
@@ -48,7 +52,7 @@ impl TrainError {
     pub fn is_input(&self) -> bool {
         match self {
             Self::Config(_) | Self::Data(_) | Self::Exists(_) | Self::NotEmpty(_) | Self::NotARun(_) => true,
-            Self::NoCheckpoint(_) | Self::Checkpoint { .. } | Self::Params(_) => true,
+            Self::NoCheckpoint(_) | Self::Checkpoint { .. } | Self::Edited { .. } | Self::Params(_) => true,
             Self::Storage(_) | Self::Locked(_) | Self::Device { .. } => false,
             Self::Loss { .. } | Self::Diverged { .. } | Self::DataLost { .. } | Self::Incomplete { .. } => false,
         }

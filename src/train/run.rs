@@ -77,8 +77,10 @@ impl Run {
     pub fn open_data_of(folder: &Path, config: &RunConfig) -> Result<Dataset, TrainError> {
         // The manifest narrows: a limit drawn again from more files would choose others.
         let everything = DataConfig { limit: None, ..config.data.clone() };
+        let DataConfig { path, pairs, images, .. } = &config.data;
+        let is_own = |missing: &PathBuf| [path, pairs, images].into_iter().flatten().any(|own| own == missing);
         let mut data = Dataset::open(&everything, config.seed).map_err(|error| match error {
-            DataError::NotFound(path) => DataError::Moved { path, config: folder.join("config.toml") },
+            DataError::NotFound(path) if is_own(&path) => DataError::Moved { path, config: folder.join("config.toml") },
             other => other,
         })?;
         let path = folder.join("manifest.jsonl");

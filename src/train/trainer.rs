@@ -12,6 +12,7 @@ use crate::method::{Method, Parts};
 use crate::optim::Optimizer;
 use crate::state::SampleState;
 use crate::storage::load_tensors;
+use serde_json::{Map, Value, json};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -95,6 +96,9 @@ impl Trainer {
         if checkpoint.method != config.method.name() {
             return Err(misfit(format!("it was made by {}, not {}", checkpoint.method, config.method.name())));
         }
+        if let Some((key, was, is)) = first_difference(&checkpoint.config, &deciding(config)) {
+            return Err(TrainError::Edited { key, was, is });
+        }
         if checkpoint.state.samples() != samples {
             return Err(misfit(format!("it knows {} samples, the data has {samples}", checkpoint.state.samples())));
         }
@@ -124,6 +128,7 @@ impl Trainer {
         Checkpoint {
             step: self.step,
             method: self.config.method.name().to_owned(),
+            config: deciding(&self.config),
             model: export(self.model.as_ref().expect("between steps")),
             optimizer: self.optimizer.export(),
             method_tensors: self.method.export(),
@@ -272,4 +277,29 @@ fn start_from(model: Model, weights: &NamedTensors) -> Result<Model, ParamError>
 
 fn plan(config: &RunConfig, samples: usize) -> BatchPlan {
     BatchPlan { samples, batch: config.train.batch, epochs: config.train.epochs, seed: config.seed }
+}
+
+/// The settings that decide what a run becomes: not where its data lies, which the manifest checks, nor what may change on the
+/// way.
+fn deciding(config: &RunConfig) -> Value {
+    let mut all = serde_json::to_value(config).expect("plain data");
+    let table = all.as_object_mut().expect("a configuration is a table");
+    table.remove("data");
+    if let Some(train) = table.get_mut("train").and_then(Value::as_object_mut) {
+        ["device", "checkpoint_minutes", "keep_every", "init"].iter().for_each(|free| drop(train.remove(*free)));
+    }
+    all
+}
+
+/// The first key whose value differs, with both values. A checkpoint without settings is trusted.
+fn first_difference(was: &Value, is: &Value) -> Option<(String, String, String)> {
+    match (was, is) {
+        (Value::Null, Value::Object(_)) => None,
+        (Value::Object(old), Value::Object(new)) => old.keys().chain(new.keys()).find_map(|key| {
+            let at = |table: &Map<String, Value>| table.get(key).cloned().unwrap_or(json!("not there"));
+            let (below, was, is) = first_difference(&at(old), &at(new))?;
+            Some((if below.is_empty() { key.clone() } else { format!("{key}.{below}") }, was, is))
+        }),
+        _ => (was != is).then(|| (String::new(), was.to_string(), is.to_string())),
+    }
 }

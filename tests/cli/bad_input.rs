@@ -50,6 +50,9 @@ const CASES: &[(&[&str], &str)] = &[
     (&["--set", "augment.jigsaw={grid=3, scale=[0.6, 1.0]}"], "has no use for it"),
     (&["--method", "infomin", "--set", "augment.jigsaw.scale=[2, 3]"], "augment.jigsaw.scale"),
     (&["--views", "1000000x8"], "at most 100"),
+    (&["--set", "head.hidden=1000000000"], "head.hidden is 1000000000; it must lie between 2 and 65536"),
+    (&["--set", "head.output=1"], "head.output is 1"),
+    (&["--set", "augment.jitter.hue=3"], "augment.jitter.hue is 3"),
     (&["--set", "augment.rand_augment={count=2, magnitude=11}"], "rand_augment.magnitude"),
     (&["--encoder", "vgg"], "vgg"),
     (&["--device", "tpu"], "tpu"),
@@ -208,6 +211,12 @@ fn folders_that_are_not_runs_and_data_without_labels_are_refused() {
         let (code, text) = failure(sogclr().args(TINY).arg(&one_class).args(more).arg(&out));
         assert!(code == 2 && text.contains("one class only: add images") && !out.exists(), "{text}");
     }
+    let (code, text) = failure(sogclr().args(["eval", "knn", "-k", "400"]).arg(&run));
+    assert!(code == 2 && text.contains("-k is 400, but only 48"), "{text}");
+    let (code, text) = failure(sogclr().args(["eval", "linear", "--protocol", "paper", "--epochs", "0"]).arg(&run));
+    assert!(code == 2 && text.contains("--epochs is 0"), "{text}");
+    let (code, text) = failure(sogclr().args(["eval", "knn", "--test", "no-such-folder"]).arg(&run));
+    assert!(code == 2 && text.contains("no-such-folder does not exist") && !text.contains("moved"), "{text}");
     let (code, text) = failure(sogclr().args(["eval", "knn", "-k", "0"]).arg(&run));
     assert!(code == 2 && text.contains("-k"), "{text}");
     std::fs::write(run.join("encoder.safetensors"), b"garbage").unwrap();

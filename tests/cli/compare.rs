@@ -169,3 +169,27 @@ fn checkpoints_that_cannot_be_read_are_kept() {
     assert!(code == 2 && text.contains("safetensors"), "{code} {text}");
     assert_eq!(checkpoints().len(), kept);
 }
+
+#[test]
+fn a_race_is_not_continued_on_other_images() {
+    let root = tempfile::tempdir().unwrap();
+    let (data, out) = (root.path().join("data"), root.path().join("race"));
+    let picture = |class: &str, value: u8| {
+        let folder = data.join(class);
+        std::fs::create_dir_all(&folder).unwrap();
+        let pixels = image::RgbImage::from_pixel(8, 8, image::Rgb([value, 255 - value, 80]));
+        pixels.save(folder.join(format!("{value}.png"))).unwrap();
+    };
+    (0..12).for_each(|i| picture(if i % 2 == 0 { "a" } else { "b" }, 20 * i));
+    let race = |methods: &str| {
+        let mut command = sogclr();
+        command.arg("compare").arg(&data).args(["--methods", methods, "--seeds", "1", "--encoder", "resnet8"]);
+        command.args(["--image-size", "8", "--batch", "4", "--epochs", "1", "--out"]).arg(&out);
+        command
+    };
+    race("simclr").assert().success();
+    race(" simclr, dcl").assert().success();
+    picture("a", 255);
+    let (code, text) = failure(&mut race("simclr,dcl"));
+    assert!(code == 2 && text.contains("was run with 12 images, and there are 13 now"), "{text}");
+}

@@ -95,7 +95,7 @@ fn ctrl_c_writes_a_checkpoint_and_says_how_to_go_on() {
     let run = root.path().join("run");
     let child = spawn(&run);
     wait_for_lines(&run, 5);
-    Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    kill(&child, "INT");
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(130), "a script must not take it for finished");
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -104,6 +104,45 @@ fn ctrl_c_writes_a_checkpoint_and_says_how_to_go_on() {
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(text.contains("not finished"), "{text}");
     sogclr().arg("resume").arg(&run).assert().success();
+    assert_eq!(lines(&run), 48);
+}
+
+fn kill(child: &Child, signals: &str) {
+    let script = format!("for signal in {signals}; do kill -$signal {}; done", child.id());
+    Command::new("sh").args(["-c", &script]).status().unwrap();
+}
+
+/// `timeout` signals a process twice, itself and as one of its group.
+#[test]
+fn two_signals_at_once_are_one_wish() {
+    let root = tempfile::tempdir().unwrap();
+    let run = root.path().join("run");
+    let child = spawn(&run);
+    wait_for_lines(&run, 5);
+    kill(&child, "TERM TERM");
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(130));
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(text.contains("sogclr resume"), "a checkpoint was written: {text}");
+}
+
+#[test]
+fn under_nohup_the_end_of_the_terminal_does_not_end_training() {
+    let root = tempfile::tempdir().unwrap();
+    let run = root.path().join("run");
+    let mut child = Command::new("sh")
+        .args(["-c", "trap '' HUP; exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_sogclr")])
+        .args(TINY)
+        .args(EVERY_STEP)
+        .arg("--out")
+        .arg(&run)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    wait_for_lines(&run, 5);
+    kill(&child, "HUP");
+    assert!(child.wait().unwrap().success());
     assert_eq!(lines(&run), 48);
 }
 
@@ -158,10 +197,20 @@ fn resume_follows_moved_data_and_refuses_changed_data_and_foreign_checkpoints() 
     let path = tiny.join("config.toml");
     let config = std::fs::read_to_string(&path).unwrap();
     std::fs::write(&path, config.replace("resnet8", "resnet14")).unwrap();
-    for verb in [&["resume"][..], &["eval", "knn"]] {
+    for (verb, words) in
+        [(&["resume"][..], "encoder.name was \"resnet8\" and is \"resnet14\""), (&["eval", "knn"], "another model")]
+    {
         let (code, text) = failure(sogclr().args(verb).arg(&tiny));
-        assert!(code == 2 && text.contains("another model"), "{code} {text}");
+        assert!(code == 2 && text.contains(words), "{code} {text}");
     }
+    std::fs::write(&path, config.replace("seed = 0", "seed = 5")).unwrap();
+    let (code, text) = failure(sogclr().arg("resume").arg(&tiny));
+    assert!(code == 2 && text.contains("config.toml was edited") && text.contains("seed was 0 and is 5"), "{text}");
+    // What decides nothing may change.
+    let free = config.replace("checkpoint_minutes = 10.0", "checkpoint_minutes = 5.0");
+    assert_ne!(free, config);
+    std::fs::write(&path, free).unwrap();
+    sogclr().arg("resume").arg(&tiny).assert().success();
 }
 
 #[test]

@@ -174,6 +174,9 @@ fn wrong_files_are_named() {
     check(&[good.clone(), b.clone()], &["--method", "magic"], "known methods");
     check(&[good.clone(), b.clone()], &["--method", "simclr", "--gamma", "0.5"], "gamma");
     check(&[good.clone(), b.clone(), ("ids", Dtype::I64, vec![1], 7_i64.to_le_bytes().to_vec())], &[], "ids has 1");
+    write(&input, &[good, b]);
+    let (code, text) = failure(sogclr().arg("loss").arg(&input).arg("--out").arg(&input));
+    assert!(code == 2 && text.contains("choose another"), "{text}");
     std::fs::write(&input, b"not safetensors").unwrap();
     let (code, text) = failure(sogclr().arg("loss").arg(&input).arg("--out").arg(&out));
     assert!(code == 2 && text.contains("in.safetensors"), "{text}");

@@ -1,6 +1,6 @@
 //! Every verb once, from start to end.
 
-use crate::{sogclr, train};
+use crate::{failure, sogclr, train};
 use std::path::Path;
 
 fn write_images(root: &Path, classes: &[&str], each: u8) {
@@ -167,6 +167,11 @@ fn features_are_written_with_the_names_of_their_images() {
     assert_eq!(features.shape(), [3, 16]);
     let row = |row: usize| features.data()[row * 64..][..64].to_vec();
     assert!(row(0) != row(1) && row(1) != row(2), "pictures that differ have features that differ");
+    let (encoder, nowhere) = (run.join("encoder.safetensors"), root.path().join("nowhere/features.safetensors"));
+    for (file, words) in [(out, "exists: remove it"), (encoder, "exists: remove it"), (nowhere, "make it first")] {
+        let (code, text) = failure(sogclr().arg("embed").args([&run, &data]).arg("--out").arg(&file));
+        assert!(code == 2 && text.contains(words), "{text}");
+    }
     // The run folder holds a program that loads the encoder.
     let script = std::fs::read_to_string(run.join("load.py")).unwrap();
     assert!(script.contains("STAGES = [(1, 4, 1), (1, 8, 2), (1, 16, 2)]"), "{script}");

@@ -106,11 +106,18 @@ impl Summary {
 
 impl Convergence {
     pub fn run(self) -> Result<(), CliError> {
-        let fits = |batch: &usize| (2..=self.images).contains(batch);
-        let is_positive = self.steps.iter().all(|steps| *steps > 0) && self.seeds > 0 && self.rate > 0.0;
-        if !is_positive || !self.rate.is_finite() || !self.batches.iter().all(fits) {
-            let problem = "--batches must be from 2 to --images, --steps, --seeds and --rate positive";
-            return Err(CliError::Input(problem.into()));
+        let wrong = |problem: String| Err(CliError::Input(problem));
+        if let Some(batch) = self.batches.iter().find(|batch| !(2..=self.images).contains(batch)) {
+            return wrong(format!("--batches has {batch}: use 2 to {}, the number of --images", self.images));
+        }
+        if self.steps.contains(&0) {
+            return wrong("--steps has 0: use at least 1".into());
+        }
+        if self.seeds == 0 {
+            return wrong("--seeds is 0: use at least 1".into());
+        }
+        if !(self.rate > 0.0 && self.rate.is_finite()) {
+            return wrong(format!("--rate is {}: use a positive number", self.rate));
         }
         let (features, temperature) = self.world.features(self.images)?;
         make_folder(&self.out)?;
