@@ -112,14 +112,14 @@ fn kill(child: &Child, signals: &str) {
     Command::new("sh").args(["-c", &script]).status().unwrap();
 }
 
-/// `timeout` signals a process twice, itself and as one of its group.
+/// `timeout` signals a process twice, itself and as one of its group. Two different ones, as two of a kind may become one.
 #[test]
 fn two_signals_at_once_are_one_wish() {
     let root = tempfile::tempdir().unwrap();
     let run = root.path().join("run");
     let child = spawn(&run);
     wait_for_lines(&run, 5);
-    kill(&child, "TERM TERM");
+    kill(&child, "TERM INT");
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(130));
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
