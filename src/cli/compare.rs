@@ -95,13 +95,7 @@ impl Compare {
         }
         let failed = rows.iter().flat_map(|row| &row.failures).next().cloned();
         rows.push(untrained);
-        say!(
-            "\nbatch {}, {} epochs:\n\n{}\n\ntables: {}/compare.{{md,csv,json}}",
-            config.train.batch,
-            config.train.epochs,
-            comparison_markdown(&rows, measures(config)),
-            self.out.display()
-        );
+        say!("\n{}\n\ntables: {}/compare.{{md,csv,json}}", markdown(&rows, config), self.out.display());
         match failed {
             Some(problem) => Err(CliError::Failed(format!("not every run finished: {problem}"))),
             None => Ok(()),
@@ -163,12 +157,17 @@ impl Compare {
             "rows": rows,
         });
         let json = serde_json::to_string_pretty(&document).expect("plain data") + "\n";
-        let measures = measures(config);
-        write_atomic(&self.out.join("compare.md"), (comparison_markdown(&rows, measures) + "\n").as_bytes())?;
-        write_atomic(&self.out.join("compare.csv"), comparison_csv(&rows, measures).as_bytes())?;
+        write_atomic(&self.out.join("compare.md"), (markdown(&rows, config) + "\n").as_bytes())?;
+        write_atomic(&self.out.join("compare.csv"), comparison_csv(&rows, measures(config)).as_bytes())?;
         write_atomic(&self.out.join("compare.json"), json.as_bytes())?;
         Ok(())
     }
+}
+
+/// The table below what all its runs share.
+fn markdown(rows: &[Contender], config: &RunConfig) -> String {
+    let table = comparison_markdown(rows, measures(config));
+    format!("batch {}, {} epochs:\n\n{table}", config.train.batch, config.train.epochs)
 }
 
 fn measures(config: &RunConfig) -> &'static [Measure] {

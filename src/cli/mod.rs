@@ -68,6 +68,7 @@ enum Verb {
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
     match run(cli) {
+        Ok(()) if output::is_lost() => ExitCode::FAILURE,
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             match &error {

@@ -4,6 +4,7 @@ use super::error::CliError;
 use std::fmt::Arguments;
 use std::io::{ErrorKind, Write};
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A line on standard output: results.
 macro_rules! say {
@@ -28,9 +29,17 @@ pub fn refuse_existing_file(path: &Path, flag: &str) -> Result<(), CliError> {
     }
 }
 
+/// Whether a result could not be written.
+static LOST: AtomicBool = AtomicBool::new(false);
+
+pub fn is_lost() -> bool {
+    LOST.load(Ordering::Relaxed)
+}
+
 pub fn result(text: Arguments) {
     let written = writeln!(std::io::stdout().lock(), "{text}");
     if let Some(error) = written.err().filter(|error| error.kind() != ErrorKind::BrokenPipe) {
+        LOST.store(true, Ordering::Relaxed);
         remark(format_args!("cannot write to standard output: {error}"));
     }
 }

@@ -38,7 +38,8 @@ const CIFAR10: &str = "data/cifar-10-batches-bin";
 pub struct Reproduce {
     /// The study; left out, all of them are listed
     name: Option<String>,
-    /// Images in place of CIFAR-10, any labelled data that `pretrain` takes
+    /// Images in place of CIFAR-10, any labelled data that `pretrain` takes, 2,000 training images or more; give other data an
+    /// --out of its own
     data: Option<PathBuf>,
     /// Image–text pairs for the study of pairs
     #[arg(long, value_name = "FILE")]

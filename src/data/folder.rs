@@ -127,11 +127,12 @@ fn splits(folder: &Path) -> Result<Option<(PathBuf, Option<PathBuf>)>, DataError
     Err(DataError::Format { path: folder.to_owned(), cause })
 }
 
-/// What a folder holds, sorted; hidden files and folders are passed over.
+/// What a folder holds, sorted; hidden files and folders, and what macOS adds to a .zip, are passed over.
 fn visible(folder: &Path) -> Result<Vec<PathBuf>, DataError> {
     let paths = std::fs::read_dir(folder).and_then(|entries| entries.map(|entry| Ok(entry?.path())).collect());
     let mut paths: Vec<PathBuf> = paths.map_err(|source| DataError::Read { path: folder.to_owned(), source })?;
-    paths.retain(|path| path.file_name().is_some_and(|name| !name.to_string_lossy().starts_with('.')));
+    let is_content = |name: &str| !name.starts_with('.') && name != "__MACOSX";
+    paths.retain(|path| path.file_name().is_some_and(|name| is_content(&name.to_string_lossy())));
     paths.sort();
     Ok(paths)
 }

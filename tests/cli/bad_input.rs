@@ -234,3 +234,16 @@ fn divergence_ends_the_run_with_its_cause_and_keeps_the_checkpoint() {
     assert!(code == 1 && text.contains("not finite") && text.contains("learning rate"), "{code} {text}");
     assert!(out.join("checkpoints/step-000000000.safetensors").exists());
 }
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_result_that_cannot_be_written_is_no_success() {
+    let full = std::fs::File::create("/dev/full").unwrap();
+    let status = std::process::Command::new(env!("CARGO_BIN_EXE_sogclr"))
+        .args(["config", "show"])
+        .stdout(full)
+        .stderr(std::process::Stdio::null())
+        .status()
+        .unwrap();
+    assert_eq!(status.code(), Some(1));
+}
