@@ -12,7 +12,7 @@ use std::path::PathBuf;
 /// Continue a run that was stopped, killed or lost power.
 ///
 /// Goes on from the last complete checkpoint, inside the epoch, and ends with the same bytes as a run that was never
-/// interrupted. Refuses if the images changed.
+/// interrupted. Refuses if the images changed, or settings in RUN/config.toml that decide what the run becomes.
 #[derive(Args)]
 pub struct Resume {
     /// Folder that `sogclr pretrain --out` made
