@@ -96,7 +96,10 @@ impl Trainer {
         if checkpoint.method != config.method.name() {
             return Err(misfit(format!("it was made by {}, not {}", checkpoint.method, config.method.name())));
         }
-        if let Some((key, was, is)) = first_difference(&checkpoint.config, &deciding(config)) {
+        // Checkpoints of before settings were kept are trusted.
+        if !checkpoint.config.is_null()
+            && let Some((key, was, is)) = first_difference(&checkpoint.config, &deciding(config))
+        {
             return Err(TrainError::Edited { key, was, is });
         }
         if checkpoint.state.samples() != samples {
@@ -291,10 +294,9 @@ fn deciding(config: &RunConfig) -> Value {
     all
 }
 
-/// The first key whose value differs, with both values. A checkpoint without settings is trusted.
+/// The first key whose value differs, with both values.
 fn first_difference(was: &Value, is: &Value) -> Option<(String, String, String)> {
     match (was, is) {
-        (Value::Null, Value::Object(_)) => None,
         (Value::Object(old), Value::Object(new)) => old.keys().chain(new.keys()).find_map(|key| {
             let at = |table: &Map<String, Value>| table.get(key).cloned().unwrap_or(json!("not there"));
             let (below, was, is) = first_difference(&at(old), &at(new))?;
