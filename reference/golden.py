@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from safetensors.torch import save_file
 
-GOLDEN = Path(__file__).resolve().parent.parent / "tests" / "golden"
+GOLDEN = Path(__file__).resolve().parent.parent / "crates" / "sogclr" / "tests" / "golden"
 
 GOLDEN.mkdir(parents=True, exist_ok=True)
 torch.set_num_threads(1)

@@ -1,5 +1,95 @@
-//! The `sogclr` program; everything is in the library's `cli`.
+//! The `sogclr` program: one file for each verb. Prints, asks for nothing, and exits 0, 1 (the run failed), 2 (the input
+//! is wrong) or 130 (stopped by Ctrl-C).
 
-fn main() -> std::process::ExitCode {
-    sogclr::cli::main()
+mod cell;
+mod charts;
+mod error;
+mod interrupt;
+mod options;
+mod output;
+mod progress;
+mod verbs;
+
+use clap::{Parser, Subcommand};
+use error::CliError;
+use output::{note, say};
+use std::process::ExitCode;
+use verbs::{bench, compare, config, demo, embed, eval, loss, pretrain, reproduce, resume, search, theory};
+
+/// Contrastive pre-training that does not need a large batch.
+///
+/// Start with `sogclr demo`. Then point `pretrain` at a folder of images, evaluate the encoder with `eval`, and load
+/// `encoder.safetensors` from the run folder into your own tools.
+#[derive(Parser)]
+#[command(name = "sogclr", version, propagate_version = true)]
+struct Cli {
+    /// Threads to use; all cores unless given. The result does not depend on it.
+    #[arg(long, global = true, value_name = "T")]
+    threads: Option<usize>,
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Subcommand)]
+enum Verb {
+    Demo(demo::Demo),
+    Pretrain(Box<pretrain::Pretrain>),
+    Resume(resume::Resume),
+    /// Measure a trained encoder: linear classifier, nearest neighbours; retrieval or zero-shot with texts
+    #[command(subcommand)]
+    Eval(eval::Eval),
+    Embed(embed::Embed),
+    Search(search::Search),
+    Compare(Box<compare::Compare>),
+    Loss(loss::LossVerb),
+    /// Show the resolved configuration, or the reference of all keys
+    #[command(subcommand)]
+    Config(config::ConfigVerb),
+    /// Measure the paper's theory on problems small enough to be exact
+    #[command(subcommand)]
+    Theory(theory::Theory),
+    Reproduce(reproduce::Reproduce),
+    /// Measure how fast this machine trains: whole steps, layer by layer, or a loss alone
+    #[command(subcommand)]
+    Bench(bench::Bench),
+}
+
+/// Runs the program.
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    match run(cli) {
+        Ok(()) if output::is_lost() => ExitCode::FAILURE,
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            match &error {
+                CliError::Stopped(how_to_go_on) => say!("{how_to_go_on}"),
+                error => note!("error: {error}"),
+            }
+            ExitCode::from(error.exit_code())
+        }
+    }
+}
+
+fn run(cli: Cli) -> Result<(), CliError> {
+    if let Some(threads) = cli.threads {
+        if threads == 0 {
+            return Err(CliError::Input("--threads is 0: use at least 1".into()));
+        }
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build_global();
+        pool.map_err(|error| CliError::Failed(format!("cannot start {threads} threads: {error}")))?;
+    }
+    match cli.verb {
+        Verb::Demo(verb) => verb.run(),
+        Verb::Pretrain(verb) => verb.run(),
+        Verb::Resume(verb) => verb.run(),
+        Verb::Eval(verb) => verb.run(),
+        Verb::Embed(verb) => verb.run(),
+        Verb::Search(verb) => verb.run(),
+        Verb::Compare(verb) => verb.run(),
+        Verb::Loss(verb) => verb.run(),
+        Verb::Config(verb) => verb.run(),
+        Verb::Theory(verb) => verb.run(),
+        Verb::Reproduce(verb) => verb.run(),
+        Verb::Bench(verb) => verb.run(),
+    }
 }

@@ -1,0 +1,28 @@
+//! Contrastive pre-training that does not need a large batch: SogCLR, its baselines and their evaluation.
+//!
+//! Data flows one way: [`config`] → [`data`] → [`augment`] → [`batch`] → [`encoder`] → [`loss`] (+ [`state`]) →
+//! [`optim`] → [`train`] (checkpoint) → [`eval`] → [`report`]. `ARCHITECTURE.md` has the map and the invariants,
+//! `docs/paper-map.md` the way from each equation of the paper to its function and test.
+
+pub mod augment;
+pub mod batch;
+pub mod bench;
+pub mod comm;
+pub mod config;
+pub mod data;
+pub mod encoder;
+pub mod eval;
+pub mod loss;
+pub mod math;
+pub mod method;
+pub mod optim;
+pub mod report;
+pub mod state;
+pub mod storage;
+pub mod study;
+pub mod text;
+pub mod theory;
+pub mod train;
+
+/// The version of burn that models, tensors and devices here are of.
+pub use burn;

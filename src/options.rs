@@ -1,0 +1,127 @@
+//! Flags that choose data and settings; each is a short name for configuration keys.
+
+use crate::error::CliError;
+use clap::Args;
+use sogclr::config::Overrides;
+use std::path::PathBuf;
+
+#[derive(Args, Clone, Default)]
+pub struct RunOptions {
+    /// Folder of images (any depth), CIFAR binary batches or IDX files; the embedded Fashion-MNIST if left out
+    pub data: Option<PathBuf>,
+    /// Image–text pairs instead: a .tsv, .csv or .jsonl of image and caption, Flickr8k.token.txt, or tar shards
+    ///
+    /// Tables have the columns `image` and `caption` (or exactly two); an image may have several captions, of which each
+    /// epoch draws one. Shards are .tar files of jpg + txt or json, or a folder of them. `emoji` is the embedded set.
+    #[arg(long, value_name = "FILE", conflicts_with = "data")]
+    pub pairs: Option<PathBuf>,
+    /// Folder or .zip with the images of --pairs; beside the table unless given
+    #[arg(long, value_name = "DIR")]
+    pub images: Option<PathBuf>,
+    /// Make pairs of labelled images: a caption with [CLASS] in it, such as "This is a photo of [CLASS]"
+    #[arg(long, value_name = "TEXT")]
+    pub template: Option<String>,
+    /// Folder with test images, if DATA has no val/ or test/ of its own; with --pairs, a file of held-out pairs
+    #[arg(long, value_name = "DIR")]
+    pub test: Option<PathBuf>,
+    /// File with one class name on each line: use only these
+    #[arg(long, value_name = "FILE")]
+    pub classes: Option<PathBuf>,
+    /// Use only N training images, the same share of each class
+    #[arg(long, value_name = "N")]
+    pub limit: Option<usize>,
+    /// Leave out images and captions that cannot be used; RUN/problems.txt names them
+    #[arg(long)]
+    pub skip_bad: bool,
+    /// Side of the crops in pixels; follows the images unless given
+    #[arg(long, value_name = "PIXELS")]
+    pub image_size: Option<usize>,
+    /// Crops of each image, large ones first: 2x224, or 4x160+2x96 for multi-crop
+    #[arg(long, value_name = "CROPS")]
+    pub views: Option<String>,
+    /// sogclr, simclr, dcl, flatnce, simo, moco, nnclr, infomin, isogclr, debiased or supcon (needs labels); of image–text
+    /// pairs sogclr, clip, isogclr, fastclip or siglip
+    #[arg(long, value_name = "NAME")]
+    pub method: Option<String>,
+    /// resnet8, 14, 20, 32, 56 (small images), resnet18, 34, 50, 101 or 152; of image–text pairs clip-s (the paper's),
+    /// clip-xs or clip-vit-xs
+    #[arg(long, value_name = "NAME")]
+    pub encoder: Option<String>,
+    /// Images in each step; small ones are what SogCLR is for
+    #[arg(long, value_name = "B")]
+    pub batch: Option<usize>,
+    /// Images that go through the network at once, for batches that do not fit into memory
+    ///
+    /// The embeddings of the whole batch are computed in chunks of M, the loss contrasts all of them, and the gradient
+    /// goes back chunk by chunk (gradient caching): every image has the whole batch as negatives, at the price of a
+    /// second forward pass. Ordinary gradient accumulation would not add negatives. Batch norm sees M images at a time.
+    #[arg(long, value_name = "M")]
+    pub micro_batch: Option<usize>,
+    /// Passes over the data
+    #[arg(long, value_name = "E")]
+    pub epochs: Option<usize>,
+    /// Seed of every random choice
+    #[arg(long, value_name = "S", value_parser = clap::value_parser!(u64).range(..1 << 63))]
+    pub seed: Option<u64>,
+    /// cpu, cpu-exact (no Winograd: rounds less, slower), wgpu or cuda
+    #[arg(long, value_name = "NAME")]
+    pub device: Option<String>,
+    /// Safetensors file with weights to start from: torchvision's names, or open_clip's for image–text pairs
+    #[arg(long, value_name = "FILE")]
+    pub init: Option<PathBuf>,
+    /// Keep the checkpoint of every E-th epoch
+    #[arg(long, value_name = "E")]
+    pub keep_every: Option<usize>,
+    /// Recipe to start from; the other flags override it
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Set any configuration key, e.g. method.temperature=0.2 (`sogclr config reference` lists them); where a flag of its own says
+    /// otherwise, that flag wins
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    pub sets: Vec<String>,
+}
+
+impl RunOptions {
+    /// Recipe, then `--method`, then `--set`, whose keys are that method's, then the other flags.
+    pub fn overrides(&self) -> Result<Overrides, CliError> {
+        let mut overrides = match &self.config {
+            Some(path) => Overrides::from_file(path)?,
+            None => Overrides::default(),
+        };
+        if let Some(method) = &self.method {
+            overrides.lay("method.kind", toml::Value::String(method.clone()));
+        }
+        for assignment in &self.sets {
+            overrides.set(assignment)?;
+        }
+        let path = |path: &Option<PathBuf>| Some(toml::Value::String(path.as_ref()?.to_string_lossy().into_owned()));
+        let number = |value: Option<usize>| value.map(|v| toml::Value::Integer(v as i64));
+        let word = |value: &Option<String>| value.clone().map(toml::Value::String);
+        let flags = [
+            ("data.path", path(&self.data)),
+            ("data.pairs", path(&self.pairs)),
+            ("data.images", path(&self.images)),
+            ("data.template", word(&self.template)),
+            ("data.test", path(&self.test)),
+            ("data.classes", path(&self.classes)),
+            ("data.limit", number(self.limit)),
+            ("data.skip_bad", self.skip_bad.then_some(toml::Value::Boolean(true))),
+            ("data.image_size", number(self.image_size)),
+            ("augment.views", word(&self.views)),
+            ("encoder.name", word(&self.encoder)),
+            ("train.batch", number(self.batch)),
+            ("train.micro_batch", number(self.micro_batch)),
+            ("train.epochs", number(self.epochs)),
+            ("train.device", word(&self.device)),
+            ("train.init", path(&self.init)),
+            ("train.keep_every", number(self.keep_every)),
+            ("seed", self.seed.map(|seed| toml::Value::Integer(seed as i64))),
+        ];
+        for (key, value) in flags {
+            if let Some(value) = value {
+                overrides.lay(key, value);
+            }
+        }
+        Ok(overrides)
+    }
+}

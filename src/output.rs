@@ -1,0 +1,50 @@
+//! Lines for the user. Whoever reads them may go first (`| head`, a closed terminal): that must not end training.
+
+use crate::error::CliError;
+use std::fmt::Arguments;
+use std::io::{ErrorKind, Write};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// A line on standard output: results.
+macro_rules! say {
+    ($($text:tt)*) => { $crate::output::result(format_args!($($text)*)) };
+}
+
+/// A line on standard error: everything else.
+macro_rules! note {
+    ($($text:tt)*) => { $crate::output::remark(format_args!($($text)*)) };
+}
+
+pub(crate) use {note, say};
+
+/// Refuses a file that is there already, and a folder that is not, before the work begins.
+pub fn refuse_existing_file(path: &Path, flag: &str) -> Result<(), CliError> {
+    if path.exists() {
+        return Err(CliError::Input(format!("{} exists: remove it, or choose another {flag}", path.display())));
+    }
+    match path.parent().filter(|folder| !folder.as_os_str().is_empty() && !folder.is_dir()) {
+        Some(folder) => Err(CliError::Input(format!("{} is not a folder: make it first", folder.display()))),
+        None => Ok(()),
+    }
+}
+
+/// Whether a result could not be written.
+static LOST: AtomicBool = AtomicBool::new(false);
+
+pub fn is_lost() -> bool {
+    LOST.load(Ordering::Relaxed)
+}
+
+pub fn result(text: Arguments) {
+    let written = writeln!(std::io::stdout().lock(), "{text}");
+    if let Some(error) = written.err().filter(|error| error.kind() != ErrorKind::BrokenPipe) {
+        LOST.store(true, Ordering::Relaxed);
+        remark(format_args!("cannot write to standard output: {error}"));
+    }
+}
+
+pub fn remark(text: Arguments) {
+    // There is nowhere left to say that it failed.
+    let _ = writeln!(std::io::stderr().lock(), "{text}");
+}

@@ -1,0 +1,221 @@
+//! `sogclr bench`: how fast this machine trains.
+
+use crate::error::CliError;
+use crate::output::say;
+use crate::progress::Counter;
+use clap::{Args, Subcommand};
+use serde_json::json;
+use sogclr::bench::{StepBench, WARM_UP, measure_kernels, measure_loss};
+use sogclr::config::DeviceName;
+use sogclr::encoder::{EncoderConfig, EncoderName, HeadConfig, ModelConfig};
+use sogclr::method::{MethodConfig, Setting};
+use sogclr::report::table;
+use sogclr::train::open_device;
+
+#[derive(Subcommand)]
+pub enum Bench {
+    Step(Step),
+    Kernels(Kernels),
+    Loss(LossBench),
+}
+
+#[derive(Args)]
+struct Work {
+    /// resnet8, 14, 20, 32, 56 (small images), resnet18, 34, 50, 101, 152; clip-s, clip-xs or clip-vit-xs
+    #[arg(long, value_name = "NAME", default_value = "resnet20")]
+    encoder: EncoderName,
+    /// Images in a step; each has two views
+    #[arg(long, value_name = "B", default_value_t = 64)]
+    batch: usize,
+    /// Side of the views in pixels; up to 64 the stem is CIFAR's
+    #[arg(long, value_name = "PIXELS", default_value_t = 32)]
+    image_size: usize,
+    /// cpu, cpu-exact (no Winograd), wgpu or cuda
+    #[arg(long, value_name = "NAME", default_value = "cpu")]
+    device: DeviceName,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl Work {
+    fn check(&self) -> Result<EncoderConfig, CliError> {
+        if self.batch < 2 {
+            return Err(CliError::Input(format!("--batch is {}: contrasting needs at least 2 images", self.batch)));
+        }
+        if self.image_size < 8 {
+            return Err(CliError::Input(format!("--image-size is {}: use at least 8 pixels", self.image_size)));
+        }
+        let encoder = EncoderConfig::for_size(self.encoder, self.image_size);
+        let wrong = |(_, problem): (&str, String)| CliError::Input(format!("--encoder {problem}"));
+        encoder.check(self.image_size).map_err(wrong)?;
+        Ok(encoder)
+    }
+}
+
+/// Time a whole training step: two views, forward, SogCLR loss, backward and SGD, on random images in memory.
+///
+/// With a clip encoder it is a step on image–text pairs: images and texts of 8 to 24 words, the two-way loss and AdamW.
+/// `views_per_s` counts images through the network, two for each image of the batch, or one for each pair. bench/compare
+/// runs the same step in PyTorch beside it.
+#[derive(Args)]
+pub struct Step {
+    #[command(flatten)]
+    work: Work,
+    /// Steps to time, after three that are not counted
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    steps: usize,
+}
+
+/// Time each convolution of a network: forward, input gradient and weight gradient.
+///
+/// Speeds are GFLOP/s of the direct sum, and as a share of the fastest matrix product on the same threads; Winograd's
+/// algorithm does the same work with fewer multiplications and so can exceed 100 %.
+#[derive(Args)]
+pub struct Kernels {
+    #[command(flatten)]
+    work: Work,
+}
+
+/// Time a loss alone: normalisation, value and all gradients, on random embeddings.
+///
+/// No loss builds the whole matrix of similarities: memory grows with the batch, not with its square.
+#[derive(Args)]
+pub struct LossBench {
+    /// Any method that `sogclr pretrain --method` knows
+    #[arg(long, value_name = "NAME", default_value = "sogclr")]
+    method: String,
+    /// Image–text pairs in place of two views
+    #[arg(long)]
+    pairs: bool,
+    /// Samples in the batch; each has two views
+    #[arg(long, value_name = "B", default_value_t = 256)]
+    batch: usize,
+    /// Values of an embedding
+    #[arg(long, value_name = "D", default_value_t = 128)]
+    dim: usize,
+    /// Evaluations to time, after two that are not counted
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    repeats: usize,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl Bench {
+    pub fn run(self) -> Result<(), CliError> {
+        match self {
+            Self::Step(verb) => verb.run(),
+            Self::Kernels(verb) => verb.run(),
+            Self::Loss(verb) => verb.run(),
+        }
+    }
+}
+
+impl LossBench {
+    fn run(self) -> Result<(), CliError> {
+        let (batch, dim) = (self.batch, self.dim);
+        if batch < 2 || dim == 0 || self.repeats == 0 {
+            return Err(CliError::Input("--batch must be at least 2, --dim and --repeats at least 1".into()));
+        }
+        let has_text = self.pairs;
+        let setting = Setting { is_small: false, is_grey: false, has_text, samples: batch, batch, epochs: 1 };
+        let method = MethodConfig::named(&self.method, &setting)
+            .map_err(|problem| CliError::Input(format!("--method {:?}: {problem}", self.method)))?;
+        // On a thread of the pool, as in a training step.
+        let report = rayon::scope(|_| measure_loss(method.spec().loss().as_ref(), batch, dim, self.repeats))
+            .map_err(|error| CliError::Failed(error.to_string()))?;
+        if self.json {
+            say!("{}", serde_json::to_string(&report).expect("a report is plain data"));
+            return Ok(());
+        }
+        say!("{:.2} ms for a batch of {batch} (median of {})", report.ms_median, self.repeats);
+        if let Some(cpu) = report.cpu_ms {
+            say!("{cpu:.2} ms of CPU time on {} threads", rayon::current_num_threads());
+        }
+        if let Some(peak) = report.peak_rss_mb {
+            say!("{peak:.0} MB at most in memory");
+        }
+        Ok(())
+    }
+}
+
+impl Step {
+    fn run(self) -> Result<(), CliError> {
+        let encoder = self.work.check()?;
+        if self.steps == 0 {
+            return Err(CliError::Input("--steps is 0: time at least 1 step".into()));
+        }
+        let is_clip = encoder.is_clip();
+        let model = ModelConfig {
+            head: (!is_clip).then(|| HeadConfig::for_features(encoder.feature_dim())),
+            text: is_clip.then(|| encoder.text()),
+            image_size: self.work.image_size,
+            encoder,
+        };
+        let device = open_device(self.work.device)?;
+        let (batch, image_size) = (self.work.batch, self.work.image_size);
+        let bar = Counter::new("steps", self.steps + WARM_UP);
+        let bench = StepBench { model, batch, steps: self.steps, device };
+        let report = bench.run(|| bar.inc(1)).map_err(|error| CliError::Failed(error.to_string()))?;
+        drop(bar);
+        if self.work.json {
+            let mut line = json!({
+                "encoder": self.work.encoder, "batch": batch, "image_size": image_size, "steps": self.steps,
+                "threads": rayon::current_num_threads(), "device": self.work.device,
+            });
+            let report = serde_json::to_value(&report).expect("a report is plain data");
+            if let (Some(line), serde_json::Value::Object(report)) = (line.as_object_mut(), report) {
+                line.extend(report);
+            }
+            say!("{line}");
+            return Ok(());
+        }
+        say!("{:.1} views/s, {:.1} ms per step (median of {})", report.views_per_s, report.step_ms_median, self.steps);
+        if let Some(cpu) = report.cpu_s_per_step {
+            say!("{:.1} ms of CPU time per step on {} threads", 1e3 * cpu, rayon::current_num_threads());
+        }
+        if let Some(peak) = report.peak_rss_mb {
+            say!("{peak:.0} MB at most in memory");
+        }
+        Ok(())
+    }
+}
+
+impl Kernels {
+    fn run(self) -> Result<(), CliError> {
+        let encoder = self.work.check()?;
+        if !self.work.device.is_cpu() {
+            return Err(CliError::Input("only the CPU has kernels to measure: use --device cpu or cpu-exact".into()));
+        }
+        if encoder.is_clip() {
+            return Err(CliError::Input("kernels are measured for ResNets: use --encoder resnet50".into()));
+        }
+        open_device(self.work.device)?;
+        let shapes = encoder.convolutions(self.work.image_size).len();
+        let bar = Counter::new("layers", shapes);
+        let report = measure_kernels(&encoder, 2 * self.work.batch, self.work.image_size, |_| bar.inc(1));
+        drop(bar);
+        if self.work.json {
+            say!("{}", serde_json::to_string(&report).expect("a report is plain data"));
+            return Ok(());
+        }
+        let cell = |speed: f64| format!("{speed:.0} ({:.0} %)", 100.0 * speed / report.peak);
+        let rows: Vec<Vec<String>> = report
+            .layers
+            .iter()
+            .map(|layer| {
+                let shape = format!("{}x{} stride {}", layer.kernel, layer.kernel, layer.stride);
+                let channels = format!("{} -> {}", layer.input, layer.output);
+                let size = format!("{} px", layer.size);
+                let speeds = [layer.forward, layer.input_grad, layer.weight_grad].map(cell);
+                [vec![shape, size, channels, layer.count.to_string()], speeds.to_vec()].concat()
+            })
+            .collect();
+        let header = ["kernel", "input", "channels", "layers", "forward", "input grad", "weight grad"];
+        say!("{}\n", table(&header, &rows));
+        let threads = rayon::current_num_threads();
+        say!("GFLOP/s of the direct sum and share of the matrix-product peak, {:.0} on {threads} threads", report.peak);
+        Ok(())
+    }
+}

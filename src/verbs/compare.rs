@@ -1,0 +1,175 @@
+//! `sogclr compare`: a race of methods under one budget.
+
+use super::eval_pairs::held_out_pairs;
+use crate::cell::{Cell, Trained, stopped};
+use crate::error::CliError;
+use crate::interrupt::stop_on_ctrl_c;
+use crate::options::RunOptions;
+use crate::output::{note, say};
+use clap::Args;
+use serde_json::json;
+use sogclr::config::RunConfig;
+use sogclr::eval::labelled_splits;
+use sogclr::report::{Contender, IMAGE_MEASURES, Measure, PAIR_MEASURES, comparison_csv, comparison_markdown};
+use sogclr::storage::write_atomic;
+use std::convert::Infallible;
+use std::path::PathBuf;
+use std::sync::atomic::Ordering;
+
+/// Race methods against each other on the same data, encoder, batch and epochs.
+///
+/// Trains every method with every seed, measures the encoders on the test images (or on every fifth image, which training
+/// sees without its label), and writes one table: mean ± standard error over the seeds, training time and peak memory.
+/// Each method has its own defaults for temperature, head, optimiser and augmentation, as its authors use them; flags and
+/// --set apply to all. The data needs labels for the measurement; image–text pairs (--pairs) are measured by retrieval and
+/// need held-out pairs.
+///
+/// Run the same command again after an interruption: finished runs are kept, a begun one is continued.
+#[derive(Args)]
+#[command(args_override_self = true)]
+#[command(
+    after_help = "Example:\n  sogclr compare --methods sogclr,simclr,dcl --seeds 3 --batch 32 --epochs 20 --limit 2000\n  \
+    sogclr compare --pairs captions.tsv --images photos/ --test held-out.tsv --methods sogclr,clip --batch 32\n\n\
+    OUT gets compare.md, compare.csv, compare.json and a run folder for each method and seed."
+)]
+pub struct Compare {
+    #[command(flatten)]
+    options: RunOptions,
+    /// Methods, separated by commas
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = trimmed, default_value = "sogclr,simclr")]
+    methods: Vec<String>,
+    /// Seeds for each method, from --seed on
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    seeds: u64,
+    /// Folder for the table and the runs
+    #[arg(long, value_name = "OUT", default_value = "runs/compare")]
+    out: PathBuf,
+}
+
+fn trimmed(name: &str) -> Result<String, Infallible> {
+    Ok(name.trim().to_owned())
+}
+
+impl Compare {
+    pub fn run(self) -> Result<(), CliError> {
+        // Everything is checked before the first run begins.
+        let cells = self.cells()?;
+        let config = &cells[0][0].config;
+        let stop = stop_on_ctrl_c()?;
+        let unwritable = |error: std::io::Error| {
+            CliError::Input(format!("cannot write to {}: {error}; choose another --out", self.out.display()))
+        };
+        std::fs::create_dir_all(&self.out).map_err(unwritable)?;
+
+        let mut untrained = Contender { method: "untrained".into(), ..Default::default() };
+        let mut rows = Vec::new();
+        let total = cells.len() * cells[0].len();
+        for (index, (method, cells)) in self.methods.iter().zip(&cells).enumerate() {
+            let mut row = Contender { method: method.clone(), ..Default::default() };
+            for (seed, cell) in cells.iter().enumerate() {
+                note!("[{}/{total}] {method}, seed {}", index * cells.len() + seed + 1, cell.config.seed);
+                match cell.train(&stop)? {
+                    Trained::Finished => {
+                        row.add(&cell.result()?, measures(config));
+                        let cost = cell.cost();
+                        row.seconds.extend(cost["seconds"].as_f64());
+                        row.peak_rss_mb.extend(cost["peak_rss_mb"].as_f64());
+                    }
+                    Trained::Failed(problem) => {
+                        note!("{problem}");
+                        row.failures.push(problem);
+                    }
+                    Trained::Stopped => {}
+                }
+                if index == 0
+                    && let Some(result) = cell.untrained_result()?
+                {
+                    untrained.add(&result, measures(config));
+                }
+                if stop.load(Ordering::Relaxed) {
+                    return Err(stopped());
+                }
+            }
+            rows.push(row);
+            self.write(&rows, &untrained, config)?;
+        }
+        let failed = rows.iter().flat_map(|row| &row.failures).next().cloned();
+        rows.push(untrained);
+        say!("\n{}\n\ntables: {}/compare.{{md,csv,json}}", markdown(&rows, config), self.out.display());
+        match failed {
+            Some(problem) => Err(CliError::Failed(format!("not every run finished: {problem}"))),
+            None => Ok(()),
+        }
+    }
+
+    /// The configuration of every method and seed; refuses what cannot be run or measured.
+    fn cells(&self) -> Result<Vec<Vec<Cell>>, CliError> {
+        if self.options.method.is_some() {
+            return Err(CliError::Input("compare takes --methods, a list, in place of --method".into()));
+        }
+        if self.seeds == 0 {
+            return Err(CliError::Input("--seeds is 0: use at least 1".into()));
+        }
+        let mut all = Vec::new();
+        for (index, method) in self.methods.iter().enumerate() {
+            if self.methods[..index].contains(method) {
+                return Err(CliError::Input(format!("--methods names {method} twice")));
+            }
+            let mut options = RunOptions { method: Some(method.clone()), ..self.options.clone() };
+            let (first, data) = RunConfig::resolve(&options.overrides()?)?;
+            if first.method.name().trim_end_matches("-pairs") != method.trim_end_matches("-pairs") {
+                return Err(CliError::Input(
+                    "--set method.kind would change every method of the race: leave it out".into(),
+                ));
+            }
+            if first.method.spec().needs_labels() && data.test.is_none() {
+                return Err(CliError::Input(format!(
+                    "{method} trains with the labels of the images that would measure it: name test images with --test"
+                )));
+            }
+            let mut cells = Vec::new();
+            for seed in first.seed..first.seed + self.seeds {
+                options.seed = Some(seed);
+                // A seed draws its own share of limited data.
+                let (config, data) = RunConfig::resolve(&options.overrides()?)?;
+                let images = data.train.len();
+                match config.text {
+                    Some(_) => drop(held_out_pairs(data)?),
+                    None => drop(labelled_splits(&data)?),
+                }
+                let cell = Cell { folder: self.out.join(format!("{method}-seed{seed}")), config };
+                cell.check(images)?;
+                cells.push(cell);
+            }
+            all.push(cells);
+        }
+        Ok(all)
+    }
+
+    /// Replaces the three tables with what is known so far.
+    fn write(&self, rows: &[Contender], untrained: &Contender, config: &RunConfig) -> Result<(), CliError> {
+        let rows: Vec<Contender> = rows.iter().chain([untrained]).cloned().collect();
+        let document = json!({
+            "batch": config.train.batch,
+            "epochs": config.train.epochs,
+            "encoder": config.encoder,
+            "data": config.data,
+            "rows": rows,
+        });
+        let json = serde_json::to_string_pretty(&document).expect("plain data") + "\n";
+        write_atomic(&self.out.join("compare.md"), (markdown(&rows, config) + "\n").as_bytes())?;
+        write_atomic(&self.out.join("compare.csv"), comparison_csv(&rows, measures(config)).as_bytes())?;
+        write_atomic(&self.out.join("compare.json"), json.as_bytes())?;
+        Ok(())
+    }
+}
+
+/// The table below what all its runs share.
+fn markdown(rows: &[Contender], config: &RunConfig) -> String {
+    let table = comparison_markdown(rows, measures(config));
+    format!("batch {}, {} epochs:\n\n{table}", config.train.batch, config.train.epochs)
+}
+
+fn measures(config: &RunConfig) -> &'static [Measure] {
+    if config.text.is_some() { PAIR_MEASURES } else { IMAGE_MEASURES }
+}

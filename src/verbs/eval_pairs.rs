@@ -1,0 +1,273 @@
+//! `sogclr eval retrieval` and `sogclr eval zeroshot`: what image and text encoder do together.
+
+use super::eval::{Target, load_encoder, say_if_unfinished};
+use crate::error::CliError;
+use crate::output::{note, say};
+use crate::progress::Counter;
+use clap::Args;
+use serde_json::json;
+use sogclr::burn::tensor::Device;
+use sogclr::config::{DeviceName, RunConfig};
+use sogclr::data::{Dataset, Manifest, Split, pairs};
+use sogclr::eval::{
+    EvalError, FrozenEncoder, FrozenText, Recall, Retrieval, TEMPLATES, class_weights, retrieve, retrieve_by_chance,
+    zero_shot,
+};
+use sogclr::math::UnitRows;
+use sogclr::report::{accuracy_cell, table};
+use sogclr::storage::{load_tensors, read};
+use sogclr::train::{Run, open_device};
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
+
+/// Find captions for images and images for captions, among held-out pairs.
+///
+/// Prints recall at 1, 5 and 10: the share of images that have one of their captions among the first k of all, and the share
+/// of captions that have their image among the first k. Warns if the run was trained on some of the images. Results also go
+/// to RUN/summary.json.
+#[derive(Args)]
+pub struct RetrievalVerb {
+    /// Folder that `sogclr pretrain --pairs … --out` made
+    run: PathBuf,
+    /// Held-out pairs, any file that --pairs takes; the test pairs of the run's own data if left out
+    pairs: Option<PathBuf>,
+    /// Folder or .zip with the images of PAIRS; beside the table unless given
+    #[arg(long, value_name = "DIR", requires = "pairs")]
+    images: Option<PathBuf>,
+    /// Leave out images and captions that cannot be used
+    #[arg(long)]
+    skip_bad: bool,
+    /// cpu, cpu-exact, wgpu or cuda; the run's own unless given
+    #[arg(long, value_name = "NAME")]
+    device: Option<DeviceName>,
+}
+
+/// Classify images by the names of their classes, without training on them.
+///
+/// Every class is the mean of its prompts: each template with the class's name in place of [CLASS]. Without --templates a
+/// short list is used; `scripts/get-clip-assets` fetches CLIP's 80 templates and the names of ImageNet's classes. Warns if
+/// DATA has no test images of its own and the run was trained on it. Results also go to RUN/summary.json.
+#[derive(Args)]
+pub struct ZeroShotVerb {
+    #[command(flatten)]
+    target: Target,
+    /// File with one template on each line, the class written as [CLASS] or {}
+    #[arg(long, value_name = "FILE")]
+    templates: Option<PathBuf>,
+    /// File with the names of the classes: one on each line, or folder, tab and name; the names of the folders unless given
+    ///
+    /// Names alone are one for each class, in the order of the sorted folders, or of --classes. Lines of folder, tab and
+    /// name may be in any order and name more classes than there are.
+    #[arg(long, value_name = "FILE")]
+    class_names: Option<PathBuf>,
+}
+
+/// Both encoders of a run.
+pub struct Encoders {
+    pub image: FrozenEncoder,
+    pub text: FrozenText,
+}
+
+impl Encoders {
+    pub fn load(folder: &Path, config: &RunConfig, device: Device) -> Result<Self, CliError> {
+        if config.text.is_none() {
+            return Err(CliError::Input(format!("{}: {}", folder.display(), EvalError::NoText)));
+        }
+        let image = load_encoder(folder, config, device.clone())?;
+        let path = folder.join("encoder.safetensors");
+        let (weights, _) = load_tensors(&path)?;
+        let text = FrozenText::load(&config.model(), &weights, device)
+            .map_err(|error| CliError::Input(format!("{}: {error}", path.display())))?;
+        Ok(Self { image, text })
+    }
+
+    /// The encoders that a run starts from, for comparison.
+    pub fn untrained(config: &RunConfig, device: Device) -> Result<Self, CliError> {
+        let image = FrozenEncoder::untrained(&config.encoder, config.seed, &config.augment, device.clone());
+        Ok(Self { image, text: FrozenText::untrained(&config.model(), config.seed, device)? })
+    }
+
+    /// Unit-norm embeddings of a split's images.
+    pub fn images(&self, split: &Split) -> Result<UnitRows, CliError> {
+        let bar = Counter::new("images", split.len());
+        let features = self.image.extract(split, |count| bar.inc(count))?.features;
+        drop(bar);
+        Ok(UnitRows::new(features))
+    }
+
+    /// Recall among the pairs of a split.
+    pub fn retrieval(&self, split: &Split) -> Result<Retrieval, CliError> {
+        let images = self.images(split)?;
+        let (mut texts, mut owners) = (Vec::new(), Vec::new());
+        for id in 0..split.len() {
+            texts.extend(split.captions(id).iter().map(String::as_str));
+            owners.resize(texts.len(), id);
+        }
+        let bar = Counter::new("captions", texts.len());
+        let texts = self.text.embed(&texts, |count| bar.inc(count))?;
+        drop(bar);
+        Ok(retrieve(images.matrix(), texts.matrix(), &owners))
+    }
+}
+
+pub const RETRIEVAL_HEADER: [&str; 8] =
+    ["", "text R@1 %", "R@5 %", "R@10 %", "image R@1 %", "R@5 %", "R@10 %", "mean %"];
+
+/// One row of a table with [`RETRIEVAL_HEADER`].
+pub fn retrieval_cells(name: &str, found: &Retrieval) -> Vec<String> {
+    let of = |recall: &Recall| [recall.at1, recall.at5, recall.at10];
+    let shares = [&of(&found.image_to_text)[..], &of(&found.text_to_image), &[found.mean_recall]].concat();
+    std::iter::once(name.to_owned()).chain(shares.iter().map(|share| format!("{:.1}", 100.0 * share))).collect()
+}
+
+/// What a random order would reach.
+pub fn chance_recall(split: &Split) -> Retrieval {
+    retrieve_by_chance(&(0..split.len()).map(|id| split.captions(id).len()).collect::<Vec<_>>())
+}
+
+/// The pairs that training does not see.
+pub fn held_out_pairs(data: Dataset) -> Result<Split, CliError> {
+    let title = data.title;
+    data.test.filter(|test| test.has_captions() && !test.is_empty()).ok_or_else(|| {
+        let problem = "has no test pairs: train with --test HELD_OUT, or name them, `sogclr eval retrieval RUN PAIRS`";
+        CliError::Input(format!("{title} {problem}"))
+    })
+}
+
+/// Checks every image of a split, and warns if the run in `folder` was trained on some of them.
+fn check_held_out(folder: &Path, split: &mut Split, skip_bad: bool) -> Result<(), CliError> {
+    let bar = Counter::new("checking images", split.len());
+    let (images, bad) = Manifest::build(split, skip_bad, || bar.inc(1))?;
+    drop(bar);
+    if let Some(first) = bad.first() {
+        note!("left out {} unreadable images, first: {first}", bad.len());
+    }
+    let path = folder.join("manifest.jsonl");
+    let trained = Manifest::from_jsonl(&String::from_utf8_lossy(&read(&path)?))
+        .map_err(|error| CliError::Input(format!("{}: broken manifest ({error})", path.display())))?;
+    let trained: HashSet<&str> = trained.entries.iter().map(|entry| entry.hash.as_str()).collect();
+    let seen = images.entries.iter().filter(|entry| trained.contains(entry.hash.as_str())).count();
+    if seen > 0 {
+        note!("warning: the run was trained on {seen} of these {} images, so they are not held out", split.len());
+    }
+    Ok(())
+}
+
+impl RetrievalVerb {
+    pub fn run(self) -> Result<(), CliError> {
+        let mut config = Run::read_config(&self.run)?;
+        config.data.skip_bad |= self.skip_bad;
+        let skip_bad = config.data.skip_bad;
+        let device = open_device(self.device.unwrap_or(config.train.device))?;
+        let encoders = Encoders::load(&self.run, &config, device.clone())?;
+        let data = match self.pairs {
+            None => {
+                let data = Run::open_data_of(&self.run, &config)?;
+                let held_out = config.data.test.as_ref().map(|path| path.display().to_string());
+                Dataset { title: held_out.unwrap_or(data.title), ..data }
+            }
+            Some(pairs) => {
+                let data = pairs::open(&pairs, self.images.as_deref(), skip_bad)?;
+                Dataset { test: data.test.or(Some(data.train.clone())), ..data }
+            }
+        };
+        if let Some(first) = data.problems.first() {
+            note!("left out {} of the pairs, first: {first}", data.problems.len());
+        }
+        let title = data.title.clone();
+        let mut split = held_out_pairs(data)?;
+        check_held_out(&self.run, &mut split, skip_bad)?;
+        let step = say_if_unfinished(&self.run);
+        let result = encoders.retrieval(&split)?;
+        let untrained = Encoders::untrained(&config, device)?.retrieval(&split)?;
+        let chance = chance_recall(&split);
+        let summary =
+            json!({ "data": title, "step": step, "result": result, "untrained": untrained, "chance": chance });
+        Run::summarise(&self.run, "eval_retrieval", summary)?;
+        say!("retrieval on {title}: {} images, {} captions", result.images, result.captions);
+        let rows = [
+            retrieval_cells(config.method.name(), &result),
+            retrieval_cells("untrained", &untrained),
+            retrieval_cells("chance", &chance),
+        ];
+        say!("{}", table(&RETRIEVAL_HEADER, &rows));
+        Ok(())
+    }
+}
+
+impl ZeroShotVerb {
+    pub fn run(self) -> Result<(), CliError> {
+        if self.target.limit.is_some() {
+            let problem = "zero-shot classification uses no training images: leave --limit out";
+            return Err(CliError::Input(problem.into()));
+        }
+        let mut config = Run::read_config(&self.target.run)?;
+        config.data.skip_bad |= self.target.skip_bad;
+        let device = open_device(self.target.device.unwrap_or(config.train.device))?;
+        let encoders = Encoders::load(&self.target.run, &config, device)?;
+        let templates = match &self.templates {
+            Some(file) => lines(file)?,
+            None => TEMPLATES.iter().map(|&template| template.to_owned()).collect(),
+        };
+        let bare = templates.iter().find(|template| !template.contains("[CLASS]") && !template.contains("{}"));
+        if let (Some(template), Some(file)) = (bare, &self.templates) {
+            let problem = format!("{}: {template:?} has no [CLASS] where the name belongs", file.display());
+            return Err(CliError::Input(problem));
+        }
+        let data = self.target.open(&config)?;
+        match data.classes.len() {
+            0 => return Err(EvalError::NoLabels(data.title).into()),
+            1 => return Err(EvalError::OneClass(data.title).into()),
+            _ => {}
+        }
+        let own_names = config.data.class_names.as_deref().filter(|_| self.target.data.is_none());
+        let names = pairs::class_names(&data, self.class_names.as_deref().or(own_names))?;
+        let own = || CliError::Input("the run's own data has no test images: name labelled ones as DATA".into());
+        let split = match (data.test, &self.target.data) {
+            (Some(test), _) => test,
+            (None, Some(_)) => {
+                let mut split = data.train;
+                check_held_out(&self.target.run, &mut split, config.data.skip_bad)?;
+                split
+            }
+            (None, None) => return Err(own()),
+        };
+        if !split.is_labelled() {
+            return Err(EvalError::NoLabels(data.title).into());
+        }
+        let bar = Counter::new("prompts", names.len() * templates.len());
+        let classes = class_weights(&encoders.text, &names, &templates, |count| bar.inc(count))?;
+        drop(bar);
+        let images = encoders.images(&split)?;
+        let labels: Vec<u32> = (0..split.len()).filter_map(|id| split.label(id)).collect();
+        let accuracy = zero_shot(&images, &classes, &labels);
+        say!(
+            "zero-shot on {}: {} images, {} classes, {} templates",
+            data.title,
+            split.len(),
+            names.len(),
+            templates.len()
+        );
+        let row = vec![
+            config.method.name().to_owned(),
+            accuracy_cell(&accuracy),
+            format!("{:.1}", 100.0 * accuracy.top5),
+            format!("{:.1}", 100.0 / names.len() as f64),
+        ];
+        say!("{}", table(&["method", "top-1 % (95 % interval)", "top-5 %", "chance %"], &[row]));
+        let result = json!({ "data": data.title, "templates": templates.len(), "accuracy": accuracy });
+        Run::summarise(&self.target.run, "eval_zeroshot", result)?;
+        Ok(())
+    }
+}
+
+/// The lines of a file that are not empty.
+fn lines(file: &Path) -> Result<Vec<String>, CliError> {
+    let text = std::fs::read_to_string(file)
+        .map_err(|error| CliError::Input(format!("cannot read {}: {error}", file.display())))?;
+    let lines: Vec<String> = text.lines().map(str::trim).filter(|line| !line.is_empty()).map(str::to_owned).collect();
+    match lines.is_empty() {
+        true => Err(CliError::Input(format!("{} is empty: write one entry on each line", file.display()))),
+        false => Ok(lines),
+    }
+}

@@ -1,0 +1,15 @@
+//! One file for each verb: it parses, calls the library, prints.
+
+pub mod bench;
+pub mod compare;
+pub mod config;
+pub mod demo;
+pub mod embed;
+pub mod eval;
+pub mod eval_pairs;
+pub mod loss;
+pub mod pretrain;
+pub mod reproduce;
+pub mod resume;
+pub mod search;
+pub mod theory;
