@@ -2,8 +2,8 @@
 //! norm. `sogclr bench kernels` measures the layers of a network.
 
 use sogclr_kernels::{
-    Buffer, Conv, NormInput, conv2d, conv2d_input_grad, conv2d_weight_grad, force_direct, isa, norm_apply,
-    norm_backward, norm_stats,
+    Buffer, Conv, Engine, Isa, NormInput, conv2d, conv2d_input_grad, conv2d_weight_grad, norm_apply, norm_backward,
+    norm_stats,
 };
 use std::time::{Duration, Instant};
 
@@ -28,7 +28,8 @@ fn filled(len: usize) -> Buffer {
 
 fn main() {
     let filter = std::env::args().skip(1).find(|word| !word.starts_with('-')).unwrap_or_default();
-    println!("{:?}, {} threads", isa::isa(), rayon::current_num_threads());
+    let isa = Isa::best();
+    println!("{isa}, {} threads", rayon::current_num_threads());
     for [n, side, ci, co, k, stride] in [
         [128, 32, 16, 16, 3, 1],
         [128, 8, 64, 64, 3, 1],
@@ -45,13 +46,13 @@ fn main() {
         }
         let c = Conv { n, h: side, w: side, ci, co, k, stride, pad: k / 2 };
         let (mut x, mut w, mut y) = (filled(c.x_len()), filled(c.w_len()), filled(c.y_len()));
-        for direct in [false, true] {
-            force_direct(direct);
+        for winograd in [true, false] {
+            let engine = Engine { isa, winograd };
             let speed = |seconds: f64| c.flops() as f64 / seconds / 1e9;
-            let forward = speed(median(|| conv2d(c, &x, &w, &mut y)));
-            let dx = speed(median(|| conv2d_input_grad(c, &y, &w, &mut x)));
-            let dw = speed(median(|| conv2d_weight_grad(c, &x, &y, &mut w)));
-            let way = if direct { "direct" } else { "chosen" };
+            let forward = speed(median(|| conv2d(engine, c, &x, &w, &mut y)));
+            let dx = speed(median(|| conv2d_input_grad(engine, c, &y, &w, &mut x)));
+            let dw = speed(median(|| conv2d_weight_grad(engine, c, &x, &y, &mut w)));
+            let way = if winograd { "chosen" } else { "direct" };
             println!("{name:34} {way}: forward {forward:4.0}, dx {dx:4.0}, dw {dw:4.0} GFLOP/s");
         }
     }
@@ -63,11 +64,12 @@ fn main() {
         let len = pixels * channels;
         let (x, mut y, mut dy) = (filled(len), filled(len), filled(len));
         let (scale, shift) = (vec![1.0; channels], vec![0.1; channels]);
-        let stats = norm_stats(&x, channels);
+        let stats = norm_stats(isa, &x, channels);
         let speed = |passes: usize, seconds: f64| (passes * len * 4) as f64 / seconds / 1e9;
-        let sums = speed(1, median(|| drop(norm_stats(&x, channels))));
-        let apply = speed(2, median(|| norm_apply(&x, None, &scale, &shift, true, &mut y)));
-        let backward = median(|| drop(norm_backward(NormInput::Keep(&x), Some(&y), &mut dy, &stats, &scale, 1e-5)));
+        let sums = speed(1, median(|| drop(norm_stats(isa, &x, channels))));
+        let apply = speed(2, median(|| norm_apply(isa, &x, None, &scale, &shift, true, &mut y)));
+        let backward =
+            median(|| drop(norm_backward(isa, NormInput::Keep(&x), Some(&y), &mut dy, &stats, &scale, 1e-5)));
         println!("{name:34} stats {sums:.1}, apply {apply:.1}, backward {:.1} GB/s", speed(7, backward));
     }
 }

@@ -3,7 +3,7 @@
 //! Sums run in f32 over 64 pixels and in f64 over those; chunks of pixels have a fixed size and are added in order.
 
 use crate::conv::LANES;
-use crate::isa::dispatch;
+use crate::isa::{Isa, dispatch};
 use crate::lanes::{self, Lanes};
 use rayon::prelude::*;
 
@@ -15,25 +15,29 @@ const SHORT: usize = 64;
 /// Mean and biased variance of each channel.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NormStats {
+    /// μ = Σx/M over the M pixels.
     pub mean: Vec<f32>,
+    /// Σ(x−μ)²/M.
     pub var: Vec<f32>,
 }
 
 /// Gradients of batch norm's parameters.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NormGrad {
+    /// dγ = Σg(x−μ)/√(var+ε) with g = dy where ReLU is open.
     pub weight: Vec<f32>,
+    /// dβ = Σg.
     pub bias: Vec<f32>,
 }
 
 /// Statistics of x `[pixels, channels]`.
-pub fn norm_stats(x: &[f32], channels: usize) -> NormStats {
+pub fn norm_stats(isa: Isa, x: &[f32], channels: usize) -> NormStats {
     let pixels = count(x, channels);
     // Differences to the first pixel: no cancellation where the mean is far from zero.
     let origin = &x[..channels];
     let (sum, square) = reduce(x.par_chunks(CHUNK * channels), channels, |chunk, sums| {
         // SAFETY: `sums` holds two rows of whole lanes.
-        unsafe { stats_chunk(chunk, origin, channels, sums) }
+        unsafe { stats_chunk(isa, chunk, origin, channels, sums) }
     });
     let per = |v: f64| v / pixels as f64;
     let mean = (0..channels).map(|c| (f64::from(origin[c]) + per(sum[c])) as f32).collect();
@@ -42,7 +46,15 @@ pub fn norm_stats(x: &[f32], channels: usize) -> NormStats {
 }
 
 /// y = x·scale + shift (+ residual), then ReLU if asked.
-pub fn norm_apply(x: &[f32], residual: Option<&[f32]>, scale: &[f32], shift: &[f32], relu: bool, y: &mut [f32]) {
+pub fn norm_apply(
+    isa: Isa,
+    x: &[f32],
+    residual: Option<&[f32]>,
+    scale: &[f32],
+    shift: &[f32],
+    relu: bool,
+    y: &mut [f32],
+) {
     let channels = scale.len();
     count(x, channels);
     assert_eq!((x.len(), shift.len()), (y.len(), channels));
@@ -51,13 +63,14 @@ pub fn norm_apply(x: &[f32], residual: Option<&[f32]>, scale: &[f32], shift: &[f
         let range = index * CHUNK * channels..index * CHUNK * channels + y.len();
         let (x, residual) = (&x[range.clone()], residual.map(|all| &all[range]));
         // SAFETY: x, residual (if any) and y have one length; scale and shift one value for each channel.
-        unsafe { apply_chunk(x, residual, scale, shift, relu, y) };
+        unsafe { apply_chunk(isa, x, residual, scale, shift, relu, y) };
     });
 }
 
 /// Gradients of `norm_apply` after `norm_stats`. `y` is the output, whose sign is ReLU's mask. [`NormInput`] says
 /// where dx goes; the residual's gradient is dy where the mask is open.
 pub fn norm_backward(
+    isa: Isa,
     mut x: NormInput,
     y: Option<&[f32]>,
     dy: &mut [f32],
@@ -73,7 +86,7 @@ pub fn norm_backward(
     let chunks = x.values().par_chunks(width).zip(dy.par_chunks(width)).enumerate();
     let (sum, product) = reduce(chunks, channels, |(index, (x, dy)), sums| {
         // SAFETY: the chunks have one length, `sums` two rows of whole lanes.
-        unsafe { backward_sums(x, dy, gate(index, dy.len()), &stats.mean, sums) }
+        unsafe { backward_sums(isa, x, dy, gate(index, dy.len()), &stats.mean, sums) }
     });
     let inverse: Vec<f64> = stats.var.iter().map(|&v| 1.0 / f64::from(v + epsilon).sqrt()).collect();
     // dx = γ/σ·(g − Σg/M − (x−μ)/σ²·Σg(x−μ)/M) = k1·g + k2·(x−μ) + k3
@@ -86,13 +99,13 @@ pub fn norm_backward(
         NormInput::Keep(x) => {
             dy.par_chunks_mut(width).zip(x.par_chunks(width)).enumerate().for_each(|(index, (dy, x))| {
                 // SAFETY: all chunks have one length, the coefficients one value for each channel.
-                unsafe { backward_apply(NormInput::Keep(x), gate(index, dy.len()), dy, k) };
+                unsafe { backward_apply(isa, NormInput::Keep(x), gate(index, dy.len()), dy, k) };
             });
         }
         NormInput::BecomesGradient(x) => {
             dy.par_chunks_mut(width).zip(x.par_chunks_mut(width)).enumerate().for_each(|(index, (dy, x))| {
                 // SAFETY: as above.
-                unsafe { backward_apply(NormInput::BecomesGradient(x), gate(index, dy.len()), dy, k) };
+                unsafe { backward_apply(isa, NormInput::BecomesGradient(x), gate(index, dy.len()), dy, k) };
             });
         }
     }

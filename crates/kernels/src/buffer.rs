@@ -53,6 +53,7 @@ impl Buffer {
         Self { place: pool().take(size), len }
     }
 
+    /// A buffer of zeros.
     pub fn zeroed(len: usize) -> Self {
         let mut buffer = Self::new(len);
         buffer.fill(0.0);

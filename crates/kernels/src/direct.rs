@@ -3,7 +3,7 @@
 
 use crate::buffer::Buffer;
 use crate::conv::{Conv, LANES};
-use crate::isa::dispatch;
+use crate::isa::{Isa, dispatch};
 use crate::lanes::{Lanes, load, store};
 use crate::shared::Shared;
 use crate::tile::{self, Line};
@@ -20,7 +20,7 @@ const LINE_PIXELS: usize = 64;
 const TASKS: usize = 8;
 
 /// y = x ∗ w
-pub(crate) fn forward(conv: Conv, x: &[f32], weight: &[f32], y: &mut [f32]) {
+pub(crate) fn forward(isa: Isa, conv: Conv, x: &[f32], weight: &[f32], y: &mut [f32]) {
     let (ho, wo) = conv.out();
     let frame = Frame { h: conv.h, w: conv.w, c: conv.ci, before: conv.pad, after: conv.pad };
     let square = conv.k * conv.k;
@@ -34,12 +34,12 @@ pub(crate) fn forward(conv: Conv, x: &[f32], weight: &[f32], y: &mut [f32]) {
         .map(|(r, c)| (r * conv.stride * frame.row() + c * conv.stride * conv.ci, (r * wo + c) * conv.co))
         .collect();
     let class = Class::new(packed, runs, conv.k * conv.ci, pixels);
-    run_classes(conv.n, &frame, x, &[class], conv.co, ho * wo * conv.co, y);
+    run_classes(isa, conv.n, &frame, x, &[class], conv.co, y);
 }
 
 /// dx: input pixels fall into stride² classes by their remainder; each is a convolution of dy with the taps that reach
 /// it.
-pub(crate) fn input_grad(conv: Conv, dy: &[f32], weight: &[f32], dx: &mut [f32]) {
+pub(crate) fn input_grad(isa: Isa, conv: Conv, dy: &[f32], weight: &[f32], dx: &mut [f32]) {
     let (ho, wo) = conv.out();
     let (s, p, k) = (conv.stride as isize, conv.pad as isize, conv.k as isize);
     // u = r·s + kh − p, so an input row u = q·s + phase meets output row r = q + (phase + p − kh)/s.
@@ -76,11 +76,11 @@ pub(crate) fn input_grad(conv: Conv, dy: &[f32], weight: &[f32], dx: &mut [f32])
             .collect();
         classes.push(Class::new(packed, runs, conv.co, pixels));
     }
-    run_classes(conv.n, &frame, dy, &classes, conv.ci, conv.h * conv.w * conv.ci, dx);
+    run_classes(isa, conv.n, &frame, dy, &classes, conv.ci, dx);
 }
 
 /// dw `[co, ci, k, k]`: a fixed number of shards of the batch, added in order.
-pub(crate) fn weight_grad(conv: Conv, x: &[f32], dy: &[f32], dw: &mut [f32]) {
+pub(crate) fn weight_grad(isa: Isa, conv: Conv, x: &[f32], dy: &[f32], dw: &mut [f32]) {
     let (ho, wo) = conv.out();
     let frame = Frame { h: conv.h, w: conv.w, c: conv.ci, before: conv.pad, after: conv.pad };
     let blocks = conv.co.div_ceil(LANES);
@@ -106,13 +106,13 @@ pub(crate) fn weight_grad(conv: Conv, x: &[f32], dy: &[f32], dw: &mut [f32]) {
             let images = shard * per_shard..((shard + 1) * per_shard).min(conv.n);
             for first in images.clone().step_by(group) {
                 let count = group.min(images.end - first);
-                frame.blocked(x, first, count, &mut padded);
+                frame.blocked(isa, x, first, count, &mut padded);
                 let is_first = first == images.start;
                 let dy = &dy[first * ho * wo * conv.co..][..count * ho * wo * conv.co];
                 // SAFETY: `padded` holds `count` frames, `grads` count·ho·wo pixels of each block, `acc` all rows.
                 unsafe {
-                    pack_pixels(dy, conv.co, blocks.clone(), &mut grads, d_stride);
-                    weight_group(&conv, &frame, count, &padded, &grads, blocks.len(), &mut acc, !is_first);
+                    pack_pixels(isa, dy, conv.co, blocks.clone(), &mut grads, d_stride);
+                    weight_group(isa, &conv, &frame, count, &padded, &grads, blocks.len(), &mut acc, !is_first);
                 }
             }
             acc
@@ -193,7 +193,7 @@ impl Frame {
     }
 
     /// Sixteen channels side by side: `[c/16][image][row][column][16]` if the channels divide, else as [`Frame::fill`].
-    fn blocked(&self, x: &[f32], first: usize, count: usize, out: &mut [f32]) {
+    fn blocked(&self, isa: Isa, x: &[f32], first: usize, count: usize, out: &mut [f32]) {
         if !self.c.is_multiple_of(LANES) {
             return self.fill(x, first, count, out);
         }
@@ -201,7 +201,7 @@ impl Frame {
             let (image, blocks) = (self.len(), self.c / LANES);
             let (x, stride) = (&x[first * image..][..count * image], out.len() / blocks);
             // SAFETY: `out` holds `count` images of every block.
-            return unsafe { pack_pixels(x, self.c, 0..blocks, out, stride) };
+            return unsafe { pack_pixels(isa, x, self.c, 0..blocks, out, stride) };
         }
         let (image, width) = (self.h * self.w * self.c, self.w + self.before + self.after);
         let block_len = out.len() / (self.c / LANES);
@@ -279,7 +279,8 @@ fn pack(weight: &[f32], lanes: Axis, inner: Axis, taps: &[usize]) -> Buffer {
     out
 }
 
-fn run_classes(n: usize, frame: &Frame, x: &[f32], classes: &[Class], co: usize, image: usize, y: &mut [f32]) {
+fn run_classes(isa: Isa, n: usize, frame: &Frame, x: &[f32], classes: &[Class], co: usize, y: &mut [f32]) {
+    let image = y.len() / n;
     let most = classes.iter().map(|class| class.pixels.len()).max().unwrap_or(1).max(1);
     let blocks = co.div_ceil(LANES);
     // Framed images are cut by images alone, so that each is framed once; bare pixels by output channels too.
@@ -316,7 +317,7 @@ fn run_classes(n: usize, frame: &Frame, x: &[f32], classes: &[Class], co: usize,
                 let places = &places[..count * class.pixels.len()];
                 // SAFETY: pixels and runs stay inside `count` frames by construction, outputs inside `y`; a task
                 // writes images or channels of its own.
-                unsafe { run_class(x, class, places, blocks.clone(), co, &y, first * image) };
+                unsafe { run_class(isa, x, class, places, blocks.clone(), co, &y, first * image) };
             }
         },
     );

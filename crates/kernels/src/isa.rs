@@ -1,65 +1,94 @@
-//! Picks the instruction set once, and runs kernels under it.
+//! Instruction sets, and kernels that run under them.
 
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::fmt;
 
-/// Instruction sets with a kernel of their own.
+/// An instruction set that this CPU has and the kernels have code for; later ones are faster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Isa {
-    Portable = 1,
-    Avx2 = 2,
-    Avx512 = 3,
-}
+pub struct Isa(Kind);
 
-/// 0: not chosen yet.
-static CHOSEN: AtomicU8 = AtomicU8::new(0);
-
-/// The best set of this CPU, unless [`force`] chose another.
-pub fn isa() -> Isa {
-    match CHOSEN.load(Ordering::Relaxed) {
-        1 => Isa::Portable,
-        2 => Isa::Avx2,
-        3 => Isa::Avx512,
-        _ => {
-            let best = best();
-            CHOSEN.store(best as u8, Ordering::Relaxed);
-            best
-        }
-    }
-}
-
-/// The best set that this CPU has.
-pub fn best() -> Isa {
+/// The sets with code of their own. Whether the CPU has one is known of an [`Isa`] alone, which only this module makes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Kind {
+    Portable,
     #[cfg(target_arch = "x86_64")]
-    {
-        if is_x86_feature_detected!("avx512f") {
-            return Isa::Avx512;
-        }
-        if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
-            return Isa::Avx2;
+    Avx2,
+    #[cfg(target_arch = "x86_64")]
+    Avx512,
+}
+
+impl Kind {
+    /// All sets, in their order.
+    const ALL: &[Self] = &[
+        Self::Portable,
+        #[cfg(target_arch = "x86_64")]
+        Self::Avx2,
+        #[cfg(target_arch = "x86_64")]
+        Self::Avx512,
+    ];
+
+    fn is_on_this_cpu(self) -> bool {
+        match self {
+            Self::Portable => true,
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx2 => is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma"),
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512 => is_x86_feature_detected!("avx512f"),
         }
     }
-    Isa::Portable
 }
 
-/// Uses `isa` from now on; for tests and comparisons.
-///
-/// # Panics
-/// If this CPU does not have it.
-pub fn force(isa: Isa) {
-    assert!(isa <= best(), "this CPU has no {isa:?}");
-    CHOSEN.store(isa as u8, Ordering::Relaxed);
+impl Isa {
+    /// Plain Rust, which every CPU runs.
+    pub const PORTABLE: Self = Self(Kind::Portable);
+
+    /// The best set of this CPU.
+    pub fn best() -> Self {
+        Self::all().next_back().unwrap_or(Self::PORTABLE)
+    }
+
+    /// All sets of this CPU: [`Isa::PORTABLE`] first, [`Isa::best`] last.
+    pub fn available() -> Vec<Self> {
+        Self::all().collect()
+    }
+
+    /// `portable`, `avx2` or `avx512`.
+    pub fn name(self) -> &'static str {
+        match self.0 {
+            Kind::Portable => "portable",
+            #[cfg(target_arch = "x86_64")]
+            Kind::Avx2 => "avx2",
+            #[cfg(target_arch = "x86_64")]
+            Kind::Avx512 => "avx512",
+        }
+    }
+
+    /// The set's code; the CPU has its instructions.
+    #[inline]
+    pub(crate) fn kind(self) -> Kind {
+        self.0
+    }
+
+    fn all() -> impl DoubleEndedIterator<Item = Self> {
+        Kind::ALL.iter().copied().filter(|kind| kind.is_on_this_cpu()).map(Self)
+    }
 }
 
-/// Defines `$name`, which runs the generic `$kernel::<V>` with the lanes of the chosen instruction set.
+impl fmt::Display for Isa {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// Defines `$name`, which runs the generic `$kernel::<V>` with the lanes of an instruction set, its first argument.
 macro_rules! dispatch {
     ($(#[$meta:meta])* unsafe fn $name:ident = $kernel:ident($($arg:ident: $type:ty),* $(,)?) $(-> $out:ty)?) => {
         $(#[$meta])*
-        #[allow(clippy::too_many_arguments)] // as many as the kernel has
+        #[allow(clippy::too_many_arguments)] // as many as the kernel has, and the set
         #[inline]
-        unsafe fn $name($($arg: $type),*) $(-> $out)? {
+        unsafe fn $name(isa: crate::isa::Isa, $($arg: $type),*) $(-> $out)? {
             #[cfg(target_arch = "x86_64")]
             {
-                #[allow(clippy::too_many_arguments)] // as above
+                #[allow(clippy::too_many_arguments)] // as many as the kernel has
                 #[target_feature(enable = "avx512f")]
                 unsafe fn avx512($($arg: $type),*) $(-> $out)? {
                     unsafe { $kernel::<crate::lanes::Avx512>($($arg),*) }
@@ -69,16 +98,33 @@ macro_rules! dispatch {
                 unsafe fn avx2($($arg: $type),*) $(-> $out)? {
                     unsafe { $kernel::<crate::lanes::Avx2>($($arg),*) }
                 }
-                // SAFETY: `isa` only names sets that this CPU has; the rest is the caller's contract.
-                match crate::isa::isa() {
-                    crate::isa::Isa::Avx512 => return unsafe { avx512($($arg),*) },
-                    crate::isa::Isa::Avx2 => return unsafe { avx2($($arg),*) },
-                    crate::isa::Isa::Portable => {}
+                // SAFETY: there is an `Isa` only of sets that this CPU has; the rest is the caller's contract.
+                match isa.kind() {
+                    crate::isa::Kind::Avx512 => return unsafe { avx512($($arg),*) },
+                    crate::isa::Kind::Avx2 => return unsafe { avx2($($arg),*) },
+                    crate::isa::Kind::Portable => {}
                 }
             }
+            // Elsewhere there is one set.
+            #[cfg(not(target_arch = "x86_64"))]
+            let crate::isa::Kind::Portable = isa.kind();
             // SAFETY: the caller's contract.
             unsafe { $kernel::<crate::lanes::Portable>($($arg),*) }
         }
     };
 }
 pub(crate) use dispatch;
+
+#[cfg(test)]
+mod tests {
+    use super::Isa;
+
+    #[test]
+    fn sets_are_in_order_from_plain_rust_to_the_best() {
+        let all = Isa::available();
+        assert_eq!((all[0], all[all.len() - 1]), (Isa::PORTABLE, Isa::best()));
+        assert!(all.is_sorted_by(|a, b| a < b), "{all:?}");
+        let known = ["portable", "avx2", "avx512"];
+        assert!(all.iter().zip(known).all(|(isa, name)| isa.name() == name && isa.to_string() == name), "{all:?}");
+    }
+}

@@ -6,8 +6,8 @@
 /// Sixteen lanes.
 ///
 /// # Safety
-/// Every method may only run on a CPU that has the instruction set of the implementing type; [`crate::isa`] picks it.
-/// Pointers must be valid for sixteen floats; no alignment is needed.
+/// Every method may only run on a CPU that has the instruction set of the implementing type; [`crate::Isa`] is the
+/// proof. Pointers must be valid for sixteen floats; no alignment is needed.
 pub(crate) trait Lanes: Copy {
     /// Registers of sixteen lanes: they hold the accumulators of a product tile.
     const REGISTERS: usize;

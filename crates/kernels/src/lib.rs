@@ -1,8 +1,9 @@
 //! CPU kernels for contrastive training of ResNets: convolutions, batch norm and pooling with their gradients, on
 //! channel-last activations `[n, h, w, c]`, and the exponentials of a row of similarities. AVX-512, AVX2 or plain Rust,
-//! chosen at run time; parallel over rayon; the same bytes for any number of threads. Knows nothing of tensors or
-//! autodiff.
+//! by an argument ([`Isa`], [`Engine`]); parallel over rayon; the same bytes for any number of threads. Knows nothing
+//! of tensors or autodiff.
 
+#![deny(missing_docs)]
 // Registers are arrays indexed by the row of a tile, and one macro serves tiles of any height.
 #![allow(clippy::needless_range_loop, clippy::int_plus_one)]
 
@@ -10,7 +11,7 @@ mod batch_norm;
 mod buffer;
 mod conv;
 mod direct;
-pub mod isa;
+mod isa;
 mod lanes;
 mod pointwise;
 mod pool;
@@ -21,6 +22,7 @@ mod winograd;
 
 pub use batch_norm::{NormGrad, NormInput, NormStats, norm_apply, norm_backward, norm_stats};
 pub use buffer::Buffer;
-pub use conv::{Conv, conv2d, conv2d_input_grad, conv2d_weight_grad, force_direct};
+pub use conv::{Conv, Engine, conv2d, conv2d_input_grad, conv2d_weight_grad};
+pub use isa::Isa;
 pub use pool::{MaxPool, max_pool, max_pool_grad, mean_pool, mean_pool_grad};
 pub use softmax::{SoftmaxSum, softmax_pair, softmax_sum};

@@ -2,25 +2,25 @@
 
 use crate::buffer::Buffer;
 use crate::conv::Conv;
-use crate::direct;
+use crate::{Isa, direct};
 use rayon::prelude::*;
 
 /// y = x ∗ w
-pub(crate) fn forward(conv: Conv, x: &[f32], weight: &[f32], y: &mut [f32]) {
+pub(crate) fn forward(isa: Isa, conv: Conv, x: &[f32], weight: &[f32], y: &mut [f32]) {
     if conv.stride == 1 {
-        return direct::forward(pixels(conv), x, weight, y);
+        return direct::forward(isa, pixels(conv), x, weight, y);
     }
-    direct::forward(pixels(conv), &picked(conv, x), weight, y);
+    direct::forward(isa, pixels(conv), &picked(conv, x), weight, y);
 }
 
 /// dx: zero where the stride skips a pixel
-pub(crate) fn input_grad(conv: Conv, dy: &[f32], weight: &[f32], dx: &mut [f32]) {
+pub(crate) fn input_grad(isa: Isa, conv: Conv, dy: &[f32], weight: &[f32], dx: &mut [f32]) {
     if conv.stride == 1 {
-        return direct::input_grad(pixels(conv), dy, weight, dx);
+        return direct::input_grad(isa, pixels(conv), dy, weight, dx);
     }
     let flat = pixels(conv);
     let mut some = Buffer::new(flat.x_len());
-    direct::input_grad(flat, dy, weight, &mut some);
+    direct::input_grad(isa, flat, dy, weight, &mut some);
     let ((ho, wo), ci) = (conv.out(), conv.ci);
     dx.par_chunks_mut(conv.h * conv.w * ci).zip(some.par_chunks(ho * wo * ci)).for_each(|(dx, some)| {
         dx.fill(0.0);
@@ -31,11 +31,11 @@ pub(crate) fn input_grad(conv: Conv, dy: &[f32], weight: &[f32], dx: &mut [f32])
 }
 
 /// dw `[co, ci, 1, 1]`
-pub(crate) fn weight_grad(conv: Conv, x: &[f32], dy: &[f32], dw: &mut [f32]) {
+pub(crate) fn weight_grad(isa: Isa, conv: Conv, x: &[f32], dy: &[f32], dw: &mut [f32]) {
     if conv.stride == 1 {
-        return direct::weight_grad(pixels(conv), x, dy, dw);
+        return direct::weight_grad(isa, pixels(conv), x, dy, dw);
     }
-    direct::weight_grad(pixels(conv), &picked(conv, x), dy, dw);
+    direct::weight_grad(isa, pixels(conv), &picked(conv, x), dy, dw);
 }
 
 /// The convolution with each output pixel as an image of its own.

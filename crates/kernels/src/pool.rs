@@ -5,9 +5,13 @@ use rayon::prelude::*;
 /// A 3×3 maximum with stride 2 and a border of one, as in the stem of a ResNet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MaxPool {
+    /// Images.
     pub n: usize,
+    /// Height of the input.
     pub h: usize,
+    /// Width of the input.
     pub w: usize,
+    /// Channels.
     pub c: usize,
 }
 
@@ -17,10 +21,12 @@ impl MaxPool {
         (self.h.div_ceil(2), self.w.div_ceil(2))
     }
 
+    /// Values of the input: n·h·w·c.
     pub fn x_len(&self) -> usize {
         self.n * self.h * self.w * self.c
     }
 
+    /// Values of the output: n·h'·w'·c with (h', w') = [`MaxPool::out`].
     pub fn y_len(&self) -> usize {
         let (ho, wo) = self.out();
         self.n * ho * wo * self.c

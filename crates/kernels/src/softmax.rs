@@ -3,7 +3,7 @@
 //! e^x = 2^n·e^r with n = round(x/ln 2): a polynomial of degree 7 in |r| ≤ ½ ln 2 (Cephes), within 2 units in the last
 //! place. Below e^−87 the result is that value, which no sum of these kernels can notice.
 
-use crate::isa::dispatch;
+use crate::isa::{Isa, dispatch};
 use crate::lanes::{Lanes, load, store};
 
 /// Values whose f32 sum is moved to f64 at once.
@@ -12,22 +12,31 @@ const BLOCK: usize = 512;
 /// ln Σ e^{x/τ}, and the mean of x under that softmax.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SoftmaxSum {
+    /// ln Σ e^{x/τ}
     pub log_sum: f64,
+    /// Σ x·e^{x/τ} / Σ e^{x/τ}
     pub mean: f64,
 }
 
 /// Sums a row; −∞ leaves a value out. `scale` is 1/τ.
-pub fn softmax_sum(x: &[f32], scale: f32) -> SoftmaxSum {
+pub fn softmax_sum(isa: Isa, x: &[f32], scale: f32) -> SoftmaxSum {
     // SAFETY: lengths are checked inside.
-    unsafe { sum(x, scale) }
+    unsafe { sum(isa, x, scale) }
 }
 
 /// x_b ← factor·(e^{x_b·scale_a + offset_a} + e^{x_b·scale_b + offset_b}): what anchor a and key b, an anchor as well,
 /// have of their similarity.
-pub fn softmax_pair(x: &mut [f32], (scale, offset): (f32, f32), scales: &[f32], offsets: &[f32], factor: f32) {
+pub fn softmax_pair(
+    isa: Isa,
+    x: &mut [f32],
+    (scale, offset): (f32, f32),
+    scales: &[f32],
+    offsets: &[f32],
+    factor: f32,
+) {
     assert!(x.len() == scales.len() && x.len() == offsets.len(), "one scale and offset for each value");
     // SAFETY: the slices have one length.
-    unsafe { pair(x, scale, offset, scales, offsets, factor) }
+    unsafe { pair(isa, x, scale, offset, scales, offsets, factor) }
 }
 
 dispatch! {

@@ -9,7 +9,7 @@
 
 use crate::buffer::Buffer;
 use crate::conv::{Conv, LANES};
-use crate::isa::dispatch;
+use crate::isa::{Isa, dispatch};
 use crate::lanes::{Lanes, load, store};
 use crate::shared::Shared;
 use crate::tile::{self, Line};
@@ -46,13 +46,13 @@ pub(crate) fn suits(conv: &Conv) -> bool {
 }
 
 /// y = x ∗ w
-pub(crate) fn forward(conv: Conv, x: &[f32], weight: &[f32], y: &mut [f32]) {
-    convolve(Grid::new(&conv), x, Weights { values: weight, ci: conv.ci, co: conv.co, is_flipped: false }, y);
+pub(crate) fn forward(isa: Isa, conv: Conv, x: &[f32], weight: &[f32], y: &mut [f32]) {
+    convolve(isa, Grid::new(&conv), x, Weights { values: weight, ci: conv.ci, co: conv.co, is_flipped: false }, y);
 }
 
 /// dx = dy ∗ w, flipped and with inputs and outputs exchanged
-pub(crate) fn input_grad(conv: Conv, dy: &[f32], weight: &[f32], dx: &mut [f32]) {
-    convolve(Grid::new(&conv), dy, Weights { values: weight, ci: conv.co, co: conv.ci, is_flipped: true }, dx);
+pub(crate) fn input_grad(isa: Isa, conv: Conv, dy: &[f32], weight: &[f32], dx: &mut [f32]) {
+    convolve(isa, Grid::new(&conv), dy, Weights { values: weight, ci: conv.co, co: conv.ci, is_flipped: true }, dx);
 }
 
 /// The tiles of a batch of images.
@@ -88,7 +88,7 @@ struct Weights<'a> {
     is_flipped: bool,
 }
 
-fn convolve(grid: Grid, x: &[f32], weights: Weights, y: &mut [f32]) {
+fn convolve(isa: Isa, grid: Grid, x: &[f32], weights: Weights, y: &mut [f32]) {
     let Weights { ci, co, .. } = weights;
     let y = Shared::new(y);
     if ci * co <= LARGE_WEIGHTS {
@@ -96,7 +96,7 @@ fn convolve(grid: Grid, x: &[f32], weights: Weights, y: &mut [f32]) {
         let shared = Shared::new(&mut u);
         (0..co / LANES).into_par_iter().for_each(|block| {
             // SAFETY: `u` holds all channels; blocks write places of their own.
-            unsafe { transform_weights(weights, 0..ci, 0..co, block, &shared) };
+            unsafe { transform_weights(isa, weights, 0..ci, 0..co, block, &shared) };
         });
         let stride = CHUNK_TILES;
         ranges(0..grid.tiles, stride).into_par_iter().for_each(|tiles| {
@@ -106,9 +106,9 @@ fn convolve(grid: Grid, x: &[f32], weights: Weights, y: &mut [f32]) {
             let product = Product { ci, co, rows, v_stride: stride, v_plane, stride, accumulate: false };
             // SAFETY: the buffers hold `stride` tiles of all channels; tiles write pixels of their own.
             unsafe {
-                transform_input(&grid, x, ci, tiles.clone(), 0, &Shared::new(&mut v), stride);
-                multiply(&v, &u, &mut m, product);
-                transform_output(&grid, &m, co, 0..co, tiles, &y, stride);
+                transform_input(isa, &grid, x, ci, tiles.clone(), 0, &Shared::new(&mut v), stride);
+                multiply(isa, &v, &u, &mut m, product);
+                transform_output(isa, &grid, &m, co, 0..co, tiles, &y, stride);
             }
         });
         return;
@@ -118,7 +118,7 @@ fn convolve(grid: Grid, x: &[f32], weights: Weights, y: &mut [f32]) {
         let v_stride = tiles.len().next_multiple_of(ROW_STEP);
         let v = all_tiles(&tiles, ci, v_stride, |part, v| {
             // SAFETY: the buffer holds all tiles of the chunk; each part writes tiles of its own.
-            unsafe { transform_input(&grid, x, ci, part.clone(), part.start - tiles.start, v, v_stride) };
+            unsafe { transform_input(isa, &grid, x, ci, part.clone(), part.start - tiles.start, v, v_stride) };
         });
         let groups = ranges(0..co, GROUP_CHANNELS);
         let parts = ranges(tiles.clone(), PAIR_TILES);
@@ -141,23 +141,23 @@ fn convolve(grid: Grid, x: &[f32], weights: Weights, y: &mut [f32]) {
                 // SAFETY: the buffers hold the group's channels and all tiles of the part.
                 unsafe {
                     for block in 0..width / LANES {
-                        transform_weights(weights, inputs.clone(), outputs.clone(), block, &Shared::new(&mut u));
+                        transform_weights(isa, weights, inputs.clone(), outputs.clone(), block, &Shared::new(&mut u));
                     }
-                    multiply(v, &u, &mut m, product);
+                    multiply(isa, v, &u, &mut m, product);
                 }
             }
             // SAFETY: tasks write tiles or channels of their own.
-            unsafe { transform_output(&grid, &m, co, outputs.clone(), part.clone(), &y, stride) };
+            unsafe { transform_output(isa, &grid, &m, co, outputs.clone(), part.clone(), &y, stride) };
         });
     }
 }
 
 /// dw `[co, ci, 3, 3]`
-pub(crate) fn weight_grad(conv: Conv, x: &[f32], dy: &[f32], dw: &mut [f32]) {
+pub(crate) fn weight_grad(isa: Isa, conv: Conv, x: &[f32], dy: &[f32], dw: &mut [f32]) {
     let grid = Grid::new(&conv);
     let (ci, co) = (conv.ci, conv.co);
     if ci * co > LARGE_WEIGHTS {
-        return large_weight_grad(&grid, ci, co, x, dy, dw);
+        return large_weight_grad(isa, &grid, ci, co, x, dy, dw);
     }
     // Shards of the batch, added in order.
     let stride = CHUNK_TILES;
@@ -172,9 +172,9 @@ pub(crate) fn weight_grad(conv: Conv, x: &[f32], dy: &[f32], dw: &mut [f32]) {
                 let pairs = Pairs { inputs: 0..ci, ci, outputs: 0..co, co, tiles: tiles.len(), stride, accumulate };
                 // SAFETY: the buffers hold `stride` tiles of all channels, and all pairs.
                 unsafe {
-                    transform_input(&grid, x, ci, tiles.clone(), 0, &Shared::new(&mut v), stride);
-                    transform_output_grad(&grid, dy, co, tiles, 0, &Shared::new(&mut z), stride);
-                    multiply_pairs(&v, &z, &mut acc, &pairs);
+                    transform_input(isa, &grid, x, ci, tiles.clone(), 0, &Shared::new(&mut v), stride);
+                    transform_output_grad(isa, &grid, dy, co, tiles, 0, &Shared::new(&mut z), stride);
+                    multiply_pairs(isa, &v, &z, &mut acc, &pairs);
                 }
             }
             acc
@@ -184,22 +184,22 @@ pub(crate) fn weight_grad(conv: Conv, x: &[f32], dy: &[f32], dw: &mut [f32]) {
     (0..ci / LANES).into_par_iter().for_each(|block| {
         let parts: Vec<&[f32]> = partial.iter().map(|acc| &acc[block * co * LANES..]).collect();
         // SAFETY: every shard holds all pairs; a block of inputs writes places of its own.
-        unsafe { transform_weight_grad(&parts, plane(ci, co), ci, block * LANES, 0..co, &dw, false) }
+        unsafe { transform_weight_grad(isa, &parts, plane(ci, co), ci, block * LANES, 0..co, &dw, false) }
     });
 }
 
 /// Gradients too large for copies: the transformed data of a chunk of tiles is kept, and each block of input channels
 /// sums over all of it.
-fn large_weight_grad(grid: &Grid, ci: usize, co: usize, x: &[f32], dy: &[f32], dw: &mut [f32]) {
+fn large_weight_grad(isa: Isa, grid: &Grid, ci: usize, co: usize, x: &[f32], dy: &[f32], dw: &mut [f32]) {
     let dw = Shared::new(dw);
     for tiles in ranges(0..grid.tiles, LARGE_TILES) {
         let stride = tiles.len().next_multiple_of(ROW_STEP);
         // SAFETY (both): the buffer holds all tiles of the chunk; each part writes tiles of its own.
         let v = all_tiles(&tiles, ci, stride, |part, v| unsafe {
-            transform_input(grid, x, ci, part.clone(), part.start - tiles.start, v, stride);
+            transform_input(isa, grid, x, ci, part.clone(), part.start - tiles.start, v, stride);
         });
         let z = all_tiles(&tiles, co, stride, |part, z| unsafe {
-            transform_output_grad(grid, dy, co, part.clone(), part.start - tiles.start, z, stride);
+            transform_output_grad(isa, grid, dy, co, part.clone(), part.start - tiles.start, z, stride);
         });
         (0..ci / LANES).into_par_iter().for_each(|block| {
             let inputs = block * LANES..(block + 1) * LANES;
@@ -211,9 +211,9 @@ fn large_weight_grad(grid: &Grid, ci: usize, co: usize, x: &[f32], dy: &[f32], d
                     Pairs { inputs, ci, outputs: outputs.clone(), co, tiles: tiles.len(), stride, accumulate: false };
                 // SAFETY: `acc` holds one block of inputs and the group's outputs; a block writes places of its own.
                 unsafe {
-                    multiply_pairs(&v, &z, &mut acc, &pairs);
+                    multiply_pairs(isa, &v, &z, &mut acc, &pairs);
                     let is_later = tiles.start > 0;
-                    transform_weight_grad(&[&acc], plane(LANES, width), ci, block * LANES, outputs, &dw, is_later);
+                    transform_weight_grad(isa, &[&acc], plane(LANES, width), ci, block * LANES, outputs, &dw, is_later);
                 }
             }
         });

@@ -1,33 +1,15 @@
 //! Every kernel against an f64 loop over odd shapes, under each instruction set of this CPU, and across threads.
 
-use sogclr_kernels::isa::{Isa, best, force};
 use sogclr_kernels::{
-    Conv, MaxPool, NormInput, NormStats, conv2d, conv2d_input_grad, conv2d_weight_grad, force_direct, max_pool,
+    Conv, Engine, Isa, MaxPool, NormInput, NormStats, conv2d, conv2d_input_grad, conv2d_weight_grad, max_pool,
     max_pool_grad, mean_pool, mean_pool_grad, norm_apply, norm_backward, norm_stats, softmax_pair, softmax_sum,
 };
-use std::sync::{Mutex, MutexGuard};
+use std::sync::Barrier;
 
-/// Instruction set and algorithm are one for the whole process: tests take turns, and leave the defaults behind.
-struct Turn(#[allow(dead_code)] MutexGuard<'static, ()>);
-
-fn turn() -> Turn {
-    static TURN: Mutex<()> = Mutex::new(());
-    Turn(TURN.lock().unwrap_or_else(|poisoned| poisoned.into_inner()))
-}
-
-impl Drop for Turn {
-    fn drop(&mut self) {
-        force(best());
-        force_direct(false);
-    }
-}
-
-/// Under every instruction set of this CPU.
-fn with_each_isa(mut test: impl FnMut(Isa)) {
-    for isa in [Isa::Portable, Isa::Avx2, Isa::Avx512].into_iter().filter(|&isa| isa <= best()) {
-        force(isa);
-        test(isa);
-    }
+/// Every engine of this CPU.
+fn engines() -> Vec<Engine> {
+    let both = |isa| [true, false].map(|winograd| Engine { isa, winograd });
+    Isa::available().into_iter().flat_map(both).collect()
 }
 
 fn random(len: usize, seed: u64) -> Vec<f32> {
@@ -113,29 +95,25 @@ fn assert_close(label: &str, ours: &[f32], want: &[f64], tolerance: f64) {
 }
 
 /// y, dx and dw by the kernels. Outputs start as garbage: every element must be written.
-fn ours(c: Conv, x: &[f32], w: &[f32], dy: &[f32]) -> [Vec<f32>; 3] {
+fn ours(engine: Engine, c: Conv, x: &[f32], w: &[f32], dy: &[f32]) -> [Vec<f32>; 3] {
     let (mut y, mut dx, mut dw) = (vec![9.0; c.y_len()], vec![9.0; c.x_len()], vec![9.0; c.w_len()]);
-    conv2d(c, x, w, &mut y);
-    conv2d_input_grad(c, dy, w, &mut dx);
-    conv2d_weight_grad(c, x, dy, &mut dw);
+    conv2d(engine, c, x, w, &mut y);
+    conv2d_input_grad(engine, c, dy, w, &mut dx);
+    conv2d_weight_grad(engine, c, x, dy, &mut dw);
     [y, dx, dw]
 }
 
 #[test]
 fn convolutions_and_their_gradients_equal_the_loop() {
-    let _turn = turn();
     for c in shapes() {
         let (x, w, dy) = (random(c.x_len(), 1), random(c.w_len(), 2), random(c.y_len(), 3));
         let want = reference(c, &x, &w, &dy);
-        for direct in [false, true] {
-            force_direct(direct);
-            with_each_isa(|isa| {
-                let label = format!("{isa:?} direct {direct} {c:?}");
-                let [y, dx, dw] = ours(c, &x, &w, &dy);
-                assert_close(&format!("{label} y"), &y, &want.y, 1e-5);
-                assert_close(&format!("{label} dx"), &dx, &want.dx, 1e-5);
-                assert_close(&format!("{label} dw"), &dw, &want.dw, 1e-5);
-            });
+        for engine in engines() {
+            let label = format!("{engine:?} {c:?}");
+            let [y, dx, dw] = ours(engine, c, &x, &w, &dy);
+            assert_close(&format!("{label} y"), &y, &want.y, 1e-5);
+            assert_close(&format!("{label} dx"), &dx, &want.dx, 1e-5);
+            assert_close(&format!("{label} dw"), &dw, &want.dw, 1e-5);
         }
     }
 }
@@ -148,15 +126,12 @@ fn rms(ours: &[f32], want: &[f64]) -> f64 {
 
 #[test]
 fn winograd_rounds_at_most_four_times_as_much_as_direct_sums() {
-    let _turn = turn();
     for (n, side, channels) in [(2, 32, 16), (2, 16, 64), (1, 14, 128), (1, 8, 208), (2, 7, 208)] {
         let c = Conv { n, h: side, w: side, ci: channels, co: channels, k: 3, stride: 1, pad: 1 };
         let (x, w, dy) = (random(c.x_len(), 1), random(c.w_len(), 2), random(c.y_len(), 3));
         let want = reference(c, &x, &w, &dy);
-        let winograd = ours(c, &x, &w, &dy);
-        force_direct(true);
-        let direct = ours(c, &x, &w, &dy);
-        force_direct(false);
+        let isa = Isa::best();
+        let [winograd, direct] = [true, false].map(|winograd| ours(Engine { isa, winograd }, c, &x, &w, &dy));
         for (what, (winograd, direct), want) in [
             ("y", (&winograd[0], &direct[0]), &want.y),
             ("dx", (&winograd[1], &direct[1]), &want.dx),
@@ -185,15 +160,15 @@ fn slope(f: impl Fn(&[f32]) -> f64, at: &[f32], direction: &[f32], step: f32) ->
 
 #[test]
 fn gradients_are_finite_differences_of_the_forward_kernels() {
-    let _turn = turn();
+    let engine = Engine::default();
     for c in shapes() {
         let (x, w, probe) = (random(c.x_len(), 1), random(c.w_len(), 2), random(c.y_len(), 3));
         let loss = |x: &[f32], w: &[f32]| {
             let mut y = vec![0.0; c.y_len()];
-            conv2d(c, x, w, &mut y);
+            conv2d(engine, c, x, w, &mut y);
             dot(&y, &probe)
         };
-        let [_, dx, dw] = ours(c, &x, &w, &probe);
+        let [_, dx, dw] = ours(engine, c, &x, &w, &probe);
         let (along_x, along_w) = (random(x.len(), 4), random(w.len(), 5));
         let size = (dot(&dx, &dx) * dot(&along_x, &along_x)).sqrt().max(1e-3);
         let quotient = slope(|x| loss(x, &w), &x, &along_x, 0.5);
@@ -206,22 +181,21 @@ fn gradients_are_finite_differences_of_the_forward_kernels() {
 
 #[test]
 fn batch_norm_gradients_are_finite_differences() {
-    let _turn = turn();
-    let (pixels, c) = (200, 17);
+    let (isa, pixels, c) = (Isa::best(), 200, 17);
     let (x, residual, probe) = (random(pixels * c, 1), random(pixels * c, 2), random(pixels * c, 3));
     let (weight, bias) = (random(c, 4).iter().map(|v| v + 1.0).collect::<Vec<_>>(), random(c, 5));
     let forward = |x: &[f32], weight: &[f32], bias: &[f32]| {
-        let stats = norm_stats(x, c);
+        let stats = norm_stats(isa, x, c);
         let scale: Vec<f32> = (0..c).map(|k| weight[k] / (stats.var[k] + 1e-5).sqrt()).collect();
         let shift: Vec<f32> = (0..c).map(|k| bias[k] - stats.mean[k] * scale[k]).collect();
         let mut y = vec![0.0; x.len()];
         // No ReLU: its kink has no difference quotient.
-        norm_apply(x, Some(&residual), &scale, &shift, false, &mut y);
+        norm_apply(isa, x, Some(&residual), &scale, &shift, false, &mut y);
         (dot(&y, &probe), stats)
     };
     let (_, stats) = forward(&x, &weight, &bias);
     let mut dx = probe.clone();
-    let grad = norm_backward(NormInput::Keep(&x), None, &mut dx, &stats, &weight, 1e-5);
+    let grad = norm_backward(isa, NormInput::Keep(&x), None, &mut dx, &stats, &weight, 1e-5);
     let near = |label: &str, ours: f64, quotient: f64| {
         assert!((ours - quotient).abs() < 2e-3 * quotient.abs().max(1.0), "{label}: {ours} vs {quotient}");
     };
@@ -283,45 +257,45 @@ fn a_nan_survives_the_maximum() {
 
 #[test]
 fn a_nan_survives_the_rectifier() {
-    for channels in [1, 16, 19] {
+    for (isa, channels) in Isa::available().into_iter().flat_map(|isa| [1, 16, 19].map(|channels| (isa, channels))) {
         let mut x = vec![-1.0; 2 * channels];
         x[channels - 1] = f32::NAN;
         let mut y = vec![0.0; x.len()];
-        norm_apply(&x, None, &vec![1.0; channels], &vec![0.0; channels], true, &mut y);
+        norm_apply(isa, &x, None, &vec![1.0; channels], &vec![0.0; channels], true, &mut y);
         let expected = |at: usize| if at == channels - 1 { y[at].is_nan() } else { y[at] == 0.0 };
-        assert!((0..y.len()).all(expected), "{channels} channels: {y:?}");
+        assert!((0..y.len()).all(expected), "{isa} {channels} channels: {y:?}");
     }
 }
 
 #[test]
 fn unaligned_slices_give_the_same_values() {
-    let _turn = turn();
+    let engine = Engine::default();
     for c in shapes() {
         let (x, w, dy) = (random(c.x_len() + 1, 5), random(c.w_len() + 1, 6), random(c.y_len() + 1, 7));
         let moved = [&x, &w, &dy].map(|values| values[1..].to_vec());
-        let plain = ours(c, &moved[0], &moved[1], &moved[2]);
+        let plain = ours(engine, c, &moved[0], &moved[1], &moved[2]);
         let [mut y, mut dx, mut dw] = [c.y_len(), c.x_len(), c.w_len()].map(|len| vec![9.0; len + 1]);
-        conv2d(c, &x[1..], &w[1..], &mut y[1..]);
-        conv2d_input_grad(c, &dy[1..], &w[1..], &mut dx[1..]);
-        conv2d_weight_grad(c, &x[1..], &dy[1..], &mut dw[1..]);
+        conv2d(engine, c, &x[1..], &w[1..], &mut y[1..]);
+        conv2d_input_grad(engine, c, &dy[1..], &w[1..], &mut dx[1..]);
+        conv2d_weight_grad(engine, c, &x[1..], &dy[1..], &mut dw[1..]);
         assert_eq!([&y[1..], &dx[1..], &dw[1..]], [&plain[0][..], &plain[1], &plain[2]], "{c:?}");
     }
 }
 
 #[test]
 fn the_number_of_threads_does_not_change_a_byte() {
-    let _turn = turn();
+    let engine = Engine::default();
     let run = |threads| {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
         pool.install(|| {
             let mut all = Vec::new();
             for c in shapes() {
                 let (x, w, dy) = (random(c.x_len(), 1), random(c.w_len(), 2), random(c.y_len(), 3));
-                let [y, dx, dw] = ours(c, &x, &w, &dy);
-                let stats = norm_stats(&y, c.co);
+                let [y, dx, dw] = ours(engine, c, &x, &w, &dy);
+                let stats = norm_stats(engine.isa, &y, c.co);
                 let weight = random(c.co, 4);
                 let (mut dn, mut spread) = (dy.clone(), vec![0.0; dx.len()]);
-                let grad = norm_backward(NormInput::Keep(&y), None, &mut dn, &stats, &weight, 1e-5);
+                let grad = norm_backward(engine.isa, NormInput::Keep(&y), None, &mut dn, &stats, &weight, 1e-5);
                 let pool = MaxPool { n: c.n, h: c.h, w: c.w, c: c.ci };
                 let mut largest = vec![0.0; pool.y_len()];
                 max_pool(pool, &x, &mut largest);
@@ -338,10 +312,34 @@ fn the_number_of_threads_does_not_change_a_byte() {
 }
 
 #[test]
+fn engines_at_work_at_once_do_not_disturb_each_other() {
+    let c = Conv { n: 2, h: 12, w: 8, ci: 32, co: 48, k: 3, stride: 1, pad: 1 };
+    let (x, w, dy) = (random(c.x_len(), 1), random(c.w_len(), 2), random(c.y_len(), 3));
+    let bytes =
+        |engine| ours(engine, c, &x, &w, &dy).map(|values| values.into_iter().map(f32::to_bits).collect::<Vec<_>>());
+    let engines = engines();
+    let alone: Vec<_> = engines.iter().copied().map(bytes).collect();
+    // With and without Winograd: engines that round alike would prove nothing.
+    assert!(alone.chunks(2).all(|both| both[0] != both[1]));
+    for (a, b) in (0..engines.len()).flat_map(|b| (0..b).map(move |a| (a, b))) {
+        let start = Barrier::new(2);
+        let run = &|index: usize| {
+            start.wait();
+            // Often enough for the two to meet in every kernel.
+            (0..20).all(|_| bytes(engines[index]) == alone[index])
+        };
+        let are_alike = std::thread::scope(|scope| {
+            [a, b].map(|index| scope.spawn(move || run(index))).map(|thread| thread.join().unwrap())
+        });
+        assert_eq!(are_alike, [true, true], "{:?} and {:?}", engines[a], engines[b]);
+    }
+}
+
+#[test]
 #[should_panic(expected = "at least one image")]
 fn an_empty_batch_is_refused() {
     let c = Conv { n: 0, h: 4, w: 4, ci: 16, co: 16, k: 3, stride: 1, pad: 1 };
-    conv2d(c, &[], &vec![0.0; c.w_len()], &mut []);
+    conv2d(Engine::default(), c, &[], &vec![0.0; c.w_len()], &mut []);
 }
 
 /// Batch norm, residual and ReLU in f64: output, dx, dresidual, dweight, dbias for the upstream gradient dy.
@@ -382,29 +380,28 @@ fn norm_reference(x: &[f32], res: Option<&[f32]>, w: &[f32], b: &[f32], relu: bo
 
 #[test]
 fn batch_norm_and_its_gradients_equal_the_loop() {
-    let _turn = turn();
-    with_each_isa(|isa| {
+    for isa in Isa::available() {
         for (pixels, c) in [(5, 1), (7, 3), (130, 16), (1500, 17), (300, 48)] {
             for (relu, has_residual) in [(false, false), (true, false), (true, true)] {
-                let label = format!("{isa:?} {pixels}×{c} relu {relu} residual {has_residual}");
+                let label = format!("{isa} {pixels}×{c} relu {relu} residual {has_residual}");
                 let x: Vec<f32> = random(pixels * c, 7).iter().map(|v| v + 3.0).collect();
                 let (res, dy) = (random(pixels * c, 8), random(pixels * c, 9));
                 let (w, b) = (random(c, 10).iter().map(|v| v + 1.0).collect::<Vec<_>>(), random(c, 11));
                 let res = has_residual.then_some(res.as_slice());
                 let want = norm_reference(&x, res, &w, &b, relu, &dy);
-                let stats: NormStats = norm_stats(&x, c);
+                let stats: NormStats = norm_stats(isa, &x, c);
                 let scale: Vec<f32> = (0..c).map(|k| w[k] / (stats.var[k] + 1e-5).sqrt()).collect();
                 let shift: Vec<f32> = (0..c).map(|k| b[k] - stats.mean[k] * scale[k]).collect();
                 let mut y = vec![9.0; x.len()];
-                norm_apply(&x, res, &scale, &shift, relu, &mut y);
+                norm_apply(isa, &x, res, &scale, &shift, relu, &mut y);
                 assert_close(&format!("{label} y"), &y, &want.y, 1e-5);
                 let gate = relu.then_some(y.as_slice());
                 let (mut dx, mut dres) = (x.clone(), dy.clone());
                 let grad = if has_residual {
-                    norm_backward(NormInput::BecomesGradient(&mut dx), gate, &mut dres, &stats, &w, 1e-5)
+                    norm_backward(isa, NormInput::BecomesGradient(&mut dx), gate, &mut dres, &stats, &w, 1e-5)
                 } else {
                     dx = dy.clone();
-                    norm_backward(NormInput::Keep(&x), gate, &mut dx, &stats, &w, 1e-5)
+                    norm_backward(isa, NormInput::Keep(&x), gate, &mut dx, &stats, &w, 1e-5)
                 };
                 assert_close(&format!("{label} dx"), &dx, &want.dx, 2e-5);
                 assert_close(&format!("{label} dweight"), &grad.weight, &want.dw, 2e-5);
@@ -414,13 +411,12 @@ fn batch_norm_and_its_gradients_equal_the_loop() {
                 }
             }
         }
-    });
+    }
 }
 
 #[test]
 fn softmax_sums_equal_the_loop() {
-    let _turn = turn();
-    with_each_isa(|isa| {
+    for isa in Isa::available() {
         for len in [1, 2, 15, 16, 17, 63, 512, 513, 1100] {
             for scale in [0.5_f32, 10.0, 100.0, 200.0] {
                 let mut x: Vec<f32> = random(len, len as u64).iter().map(|v| 2.0 * v).collect();
@@ -429,35 +425,34 @@ fn softmax_sums_equal_the_loop() {
                 let kept = || x.iter().filter(|v| v.is_finite()).map(|&v| f64::from(v));
                 let sum: f64 = kept().map(|v| (v * f64::from(scale)).exp()).sum();
                 let mean = kept().map(|v| (v * f64::from(scale)).exp() * v).sum::<f64>() / sum;
-                let ours = softmax_sum(&x, scale);
+                let ours = softmax_sum(isa, &x, scale);
                 let tolerance = 1e-6 + 1e-7 * f64::from(scale);
-                assert!((ours.log_sum - sum.ln()).abs() < tolerance, "{isa:?} {len} {scale}: {ours:?} {}", sum.ln());
-                assert!((ours.mean - mean).abs() < 1e-6, "{isa:?} {len} {scale}: {ours:?} {mean}");
+                assert!((ours.log_sum - sum.ln()).abs() < tolerance, "{isa} {len} {scale}: {ours:?} {}", sum.ln());
+                assert!((ours.mean - mean).abs() < 1e-6, "{isa} {len} {scale}: {ours:?} {mean}");
             }
         }
-        assert_eq!(softmax_sum(&[f32::NEG_INFINITY; 3], 1.0).log_sum, f64::NEG_INFINITY);
-    });
+        assert_eq!(softmax_sum(isa, &[f32::NEG_INFINITY; 3], 1.0).log_sum, f64::NEG_INFINITY);
+    }
 }
 
 #[test]
 fn softmax_pairs_equal_the_loop() {
-    let _turn = turn();
-    with_each_isa(|isa| {
+    for isa in Isa::available() {
         for len in [1, 15, 16, 17, 100] {
             let (x, scales) = (random(len, 1), random(len, 2).iter().map(|v| 20.0 + 10.0 * v).collect::<Vec<_>>());
             let offsets: Vec<f32> = random(len, 3).iter().map(|v| 60.0 * v - 20.0).collect();
             let mut ours = x.clone();
-            softmax_pair(&mut ours, (10.0, -3.0), &scales, &offsets, 0.25);
+            softmax_pair(isa, &mut ours, (10.0, -3.0), &scales, &offsets, 0.25);
             for b in 0..len {
                 let e = |scale: f32, offset: f32| (f64::from(x[b]) * f64::from(scale) + f64::from(offset)).exp();
                 let want = 0.25 * (e(10.0, -3.0) + e(scales[b], offsets[b]));
                 let error = (f64::from(ours[b]) - want).abs();
-                assert!(error < 1e-5 * want, "{isa:?} {b} of {len}: {} vs {want}", ours[b]);
+                assert!(error < 1e-5 * want, "{isa} {b} of {len}: {} vs {want}", ours[b]);
             }
         }
         // Far below what f32 holds: nearly nothing, and not a NaN.
         let mut tiny = [-1.0_f32; 20];
-        softmax_pair(&mut tiny, (200.0, -50.0), &[200.0; 20], &[-1e30; 20], 1.0);
+        softmax_pair(isa, &mut tiny, (200.0, -50.0), &[200.0; 20], &[-1e30; 20], 1.0);
         assert!(tiny.iter().all(|&v| (0.0..1e-30).contains(&v)), "{tiny:?}");
-    });
+    }
 }
