@@ -1,10 +1,13 @@
 //! One sentence for the user and an exit code.
 
+use crate::options::FLAGS;
 use sogclr::config::ConfigError;
 use sogclr::data::DataError;
 use sogclr::eval::EvalError;
+use sogclr::race::CellError;
 use sogclr::storage::StorageError;
 use sogclr::train::TrainError;
+use sogclr::trained::TrainedError;
 use std::fmt;
 
 #[derive(Debug)]
@@ -36,31 +39,47 @@ impl fmt::Display for CliError {
 
 impl From<ConfigError> for CliError {
     fn from(error: ConfigError) -> Self {
-        Self::Input(error.to_string())
+        Self::input(error)
     }
 }
 
 impl From<DataError> for CliError {
     fn from(error: DataError) -> Self {
-        Self::Input(error.to_string())
+        Self::input(error)
     }
 }
 
 impl From<StorageError> for CliError {
     fn from(error: StorageError) -> Self {
         match error {
-            StorageError::Write { .. } => Self::Failed(error.to_string()),
-            _ => Self::Input(error.to_string()),
+            StorageError::Write { .. } => Self::Failed(with_flags(&error.to_string())),
+            _ => Self::input(error),
         }
     }
 }
 
 impl From<TrainError> for CliError {
     fn from(error: TrainError) -> Self {
+        let text = match &error {
+            TrainError::Exists(folder) => {
+                let folder = folder.display();
+                format!(
+                    "{folder} already holds a run: continue it with `sogclr resume {folder}`, or choose another --out"
+                )
+            }
+            TrainError::NotEmpty(folder) => {
+                format!("{} is not empty: choose another --out, or empty it first", folder.display())
+            }
+            TrainError::NotARun(folder) => format!(
+                "{} is not a run folder (it has no config.toml): name the folder that `sogclr pretrain --out` made",
+                folder.display()
+            ),
+            error => with_flags(&error.to_string()),
+        };
         match error {
             TrainError::Storage(inner) => inner.into(),
-            error if error.is_input() => Self::Input(error.to_string()),
-            error => Self::Failed(error.to_string()),
+            error if error.is_input() => Self::Input(text),
+            _ => Self::Failed(text),
         }
     }
 }
@@ -69,7 +88,61 @@ impl From<EvalError> for CliError {
     fn from(error: EvalError) -> Self {
         match error {
             EvalError::NonFinite => Self::Failed(error.to_string()),
-            _ => Self::Input(error.to_string()),
+            _ => Self::input(error),
         }
+    }
+}
+
+impl From<TrainedError> for CliError {
+    fn from(error: TrainedError) -> Self {
+        match error {
+            TrainedError::Run(error) => error.into(),
+            TrainedError::Eval(error) => error.into(),
+            TrainedError::Storage(error) => error.into(),
+            TrainedError::NoTestPairs(title) => Self::Input(format!(
+                "{title} has no test pairs: train with --test HELD_OUT, or name them, `sogclr eval retrieval RUN PAIRS`"
+            )),
+            error => Self::input(error),
+        }
+    }
+}
+
+impl From<CellError> for CliError {
+    fn from(error: CellError) -> Self {
+        match error {
+            CellError::Train(error) => error.into(),
+            CellError::Trained(error) => error.into(),
+            error => Self::input(error),
+        }
+    }
+}
+
+impl CliError {
+    fn input(error: impl fmt::Display) -> Self {
+        Self::Input(with_flags(&error.to_string()))
+    }
+}
+
+/// The library names keys of the configuration; those with a flag of their own get it beside them.
+pub fn with_flags(text: &str) -> String {
+    FLAGS.iter().fold(text.to_owned(), |text, (key, flag)| {
+        // Whole keys only: `train.batch` is no part of another.
+        let ends = |rest: &str| !rest.starts_with(|c: char| c.is_alphanumeric() || c == '_' || c == '.');
+        match text.split_once(key) {
+            Some((before, rest)) if ends(rest) => format!("{before}{key} ({flag}){rest}"),
+            _ => text,
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::with_flags;
+
+    #[test]
+    fn keys_get_their_flags() {
+        assert_eq!(with_flags("train.batch is 1; more"), "train.batch (--batch) is 1; more");
+        assert_eq!(with_flags("set train.micro_batch to 8"), "set train.micro_batch (--micro-batch) to 8");
+        assert_eq!(with_flags("encoder.width is 0"), "encoder.width is 0");
     }
 }

@@ -1,10 +1,10 @@
 //! The `sogclr` program: one file for each verb. Prints, asks for nothing, and exits 0, 1 (the run failed), 2 (the input
 //! is wrong) or 130 (stopped by Ctrl-C).
 
-mod cell;
 mod charts;
 mod error;
 mod interrupt;
+mod launch;
 mod options;
 mod output;
 mod progress;
@@ -13,6 +13,7 @@ mod verbs;
 use clap::{Parser, Subcommand};
 use error::CliError;
 use output::{note, say};
+use sogclr::provenance::Provenance;
 use std::process::ExitCode;
 use verbs::{bench, compare, config, demo, embed, eval, loss, pretrain, reproduce, resume, search, theory};
 
@@ -68,6 +69,11 @@ fn main() -> ExitCode {
             ExitCode::from(error.exit_code())
         }
     }
+}
+
+/// What runs, checkpoints and records say of who made them.
+fn provenance() -> Provenance {
+    Provenance::of(concat!("sogclr ", env!("CARGO_PKG_VERSION"), " (", env!("SOGCLR_REVISION"), ")"))
 }
 
 fn run(cli: Cli) -> Result<(), CliError> {

@@ -39,12 +39,12 @@ pub struct RunOptions {
     /// Crops of each image, large ones first: 2x224, or 4x160+2x96 for multi-crop
     #[arg(long, value_name = "CROPS")]
     pub views: Option<String>,
-    /// sogclr, simclr, dcl, flatnce, simo, moco, nnclr, infomin, isogclr, debiased or supcon (needs labels); of image–text
-    /// pairs sogclr, clip, isogclr, fastclip or siglip
+    /// sogclr, simclr, dcl, flatnce, simo, moco, nnclr, infomin, isogclr, debiased, supcon (needs labels), byol, simsiam,
+    /// barlow-twins or vicreg; of image–text pairs sogclr, clip, isogclr, fastclip or siglip
     #[arg(long, value_name = "NAME")]
     pub method: Option<String>,
-    /// resnet8, 14, 20, 32, 56 (small images), resnet18, 34, 50, 101 or 152; of image–text pairs clip-s (the paper's),
-    /// clip-xs or clip-vit-xs
+    /// resnet8, 14, 20, 32, 56 (small images), resnet18, 34, 50, 101 or 152; vit-tiny, vit-small or vit-base; clip-s (the
+    /// paper's for image–text pairs), clip-xs or clip-vit-xs. Each takes images alone and pairs
     #[arg(long, value_name = "NAME")]
     pub encoder: Option<String>,
     /// Images in each step; small ones are what SogCLR is for
@@ -80,6 +80,27 @@ pub struct RunOptions {
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub sets: Vec<String>,
 }
+
+/// Keys of the configuration that have a flag of their own.
+pub const FLAGS: &[(&str, &str)] = &[
+    ("data.pairs", "--pairs"),
+    ("data.images", "--images"),
+    ("data.template", "--template"),
+    ("data.test", "--test"),
+    ("data.classes", "--classes"),
+    ("data.limit", "--limit"),
+    ("data.skip_bad", "--skip-bad"),
+    ("data.image_size", "--image-size"),
+    ("augment.views", "--views"),
+    ("method.kind", "--method"),
+    ("encoder.name", "--encoder"),
+    ("train.batch", "--batch"),
+    ("train.micro_batch", "--micro-batch"),
+    ("train.epochs", "--epochs"),
+    ("train.device", "--device"),
+    ("train.init", "--init"),
+    ("train.keep_every", "--keep-every"),
+];
 
 impl RunOptions {
     /// Recipe, then `--method`, then `--set`, whose keys are that method's, then the other flags.

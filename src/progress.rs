@@ -116,13 +116,13 @@ impl TrainProgress {
                 signals.effective_rank
             )
         });
+        let objective = report.objective.map_or(String::new(), |objective| format!(" · objective {objective:.4}"));
         format!(
-            "epoch {epoch:.1}/{epochs} step {}/{} · {speed:.0} images/s · data wait {:.0}% · loss {:.4} · objective {:.4}{signals} · {} left",
+            "epoch {epoch:.1}/{epochs} step {}/{} · {speed:.0} images/s · data wait {:.0}% · loss {:.4}{objective}{signals} · {} left",
             report.step,
             report.total_steps,
             100.0 * wait,
             report.loss,
-            report.objective,
             duration(left)
         )
     }

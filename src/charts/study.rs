@@ -22,7 +22,7 @@ pub fn study_charts(results: &Results) -> Vec<(&'static str, String)> {
             })
             .to_vec();
     }
-    let (y, _) = results.measure();
+    let y = results.measure();
     let places: Vec<Option<f64>> = study.columns.iter().map(|column| column.x).collect();
     if places.len() > 1 && places.iter().all(Option::is_some) {
         let series = study.rows.iter().enumerate().map(|(row, of)| {

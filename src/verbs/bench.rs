@@ -6,8 +6,10 @@ use crate::progress::Counter;
 use clap::{Args, Subcommand};
 use serde_json::json;
 use sogclr::bench::{StepBench, WARM_UP, measure_kernels, measure_loss};
+use sogclr::check::Problem;
 use sogclr::config::DeviceName;
-use sogclr::encoder::{EncoderConfig, EncoderName, HeadConfig, ModelConfig};
+use sogclr::data::Modality;
+use sogclr::encoder::{EncoderConfig, HeadConfig, ModelConfig};
 use sogclr::method::{MethodConfig, Setting};
 use sogclr::report::table;
 use sogclr::train::open_device;
@@ -21,9 +23,9 @@ pub enum Bench {
 
 #[derive(Args)]
 struct Work {
-    /// resnet8, 14, 20, 32, 56 (small images), resnet18, 34, 50, 101, 152; clip-s, clip-xs or clip-vit-xs
+    /// Any encoder that `sogclr pretrain --encoder` knows; clip-s, clip-xs and clip-vit-xs make pairs
     #[arg(long, value_name = "NAME", default_value = "resnet20")]
-    encoder: EncoderName,
+    encoder: String,
     /// Images in a step; each has two views
     #[arg(long, value_name = "B", default_value_t = 64)]
     batch: usize,
@@ -46,9 +48,9 @@ impl Work {
         if self.image_size < 8 {
             return Err(CliError::Input(format!("--image-size is {}: use at least 8 pixels", self.image_size)));
         }
-        let encoder = EncoderConfig::for_size(self.encoder, self.image_size);
-        let wrong = |(_, problem): (&str, String)| CliError::Input(format!("--encoder {problem}"));
-        encoder.check(self.image_size).map_err(wrong)?;
+        let wrong = |problem: Problem| CliError::Input(format!("--encoder {}", problem.text));
+        let encoder = EncoderConfig::named(&self.encoder, self.image_size).map_err(wrong)?;
+        encoder.spec().check(self.image_size).map_err(wrong)?;
         Ok(encoder)
     }
 }
@@ -118,8 +120,8 @@ impl LossBench {
         if batch < 2 || dim == 0 || self.repeats == 0 {
             return Err(CliError::Input("--batch must be at least 2, --dim and --repeats at least 1".into()));
         }
-        let has_text = self.pairs;
-        let setting = Setting { is_small: false, is_grey: false, has_text, samples: batch, batch, epochs: 1 };
+        let modality = if self.pairs { Modality::Pairs } else { Modality::Images };
+        let setting = Setting { is_small: false, is_grey: false, modality, samples: batch, batch, epochs: 1 };
         let method = MethodConfig::named(&self.method, &setting)
             .map_err(|problem| CliError::Input(format!("--method {:?}: {problem}", self.method)))?;
         // On a thread of the pool, as in a training step.
@@ -146,17 +148,18 @@ impl Step {
         if self.steps == 0 {
             return Err(CliError::Input("--steps is 0: time at least 1 step".into()));
         }
-        let is_clip = encoder.is_clip();
+        let is_pairs = encoder.spec().is_embedding();
         let model = ModelConfig {
-            head: (!is_clip).then(|| HeadConfig::for_features(encoder.feature_dim())),
-            text: is_clip.then(|| encoder.text()),
+            head: (!is_pairs).then(|| HeadConfig::for_features(encoder.feature_dim())),
+            text: is_pairs.then(|| encoder.spec().text()),
             image_size: self.work.image_size,
+            channels: 3,
             encoder,
         };
-        let device = open_device(self.work.device)?;
+        let compute = open_device(self.work.device)?;
         let (batch, image_size) = (self.work.batch, self.work.image_size);
         let bar = Counter::new("steps", self.steps + WARM_UP);
-        let bench = StepBench { model, batch, steps: self.steps, device };
+        let bench = StepBench { model, batch, steps: self.steps, compute };
         let report = bench.run(|| bar.inc(1)).map_err(|error| CliError::Failed(error.to_string()))?;
         drop(bar);
         if self.work.json {
@@ -185,16 +188,15 @@ impl Step {
 impl Kernels {
     fn run(self) -> Result<(), CliError> {
         let encoder = self.work.check()?;
-        if !self.work.device.is_cpu() {
+        let Some(engine) = open_device(self.work.device)?.engine() else {
             return Err(CliError::Input("only the CPU has kernels to measure: use --device cpu or cpu-exact".into()));
-        }
-        if encoder.is_clip() {
+        };
+        let shapes = encoder.spec().convolutions(self.work.image_size, 3).len();
+        if shapes == 0 {
             return Err(CliError::Input("kernels are measured for ResNets: use --encoder resnet50".into()));
         }
-        open_device(self.work.device)?;
-        let shapes = encoder.convolutions(self.work.image_size).len();
         let bar = Counter::new("layers", shapes);
-        let report = measure_kernels(&encoder, 2 * self.work.batch, self.work.image_size, |_| bar.inc(1));
+        let report = measure_kernels(&encoder, engine, 2 * self.work.batch, self.work.image_size, |_| bar.inc(1));
         drop(bar);
         if self.work.json {
             say!("{}", serde_json::to_string(&report).expect("a report is plain data"));

@@ -1,17 +1,19 @@
 //! `sogclr compare`: a race of methods under one budget.
 
-use super::eval_pairs::held_out_pairs;
-use crate::cell::{Cell, Trained, stopped};
 use crate::error::CliError;
 use crate::interrupt::stop_on_ctrl_c;
+use crate::launch::{stopped, train};
 use crate::options::RunOptions;
 use crate::output::{note, say};
 use clap::Args;
 use serde_json::json;
 use sogclr::config::RunConfig;
+use sogclr::data::Modality;
 use sogclr::eval::labelled_splits;
-use sogclr::report::{Contender, IMAGE_MEASURES, Measure, PAIR_MEASURES, comparison_csv, comparison_markdown};
+use sogclr::race::{Cell, Trained};
+use sogclr::report::{Contender, comparison_csv, comparison_markdown};
 use sogclr::storage::write_atomic;
+use sogclr::trained::held_out_pairs;
 use std::convert::Infallible;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
@@ -68,12 +70,10 @@ impl Compare {
             let mut row = Contender { method: method.clone(), ..Default::default() };
             for (seed, cell) in cells.iter().enumerate() {
                 note!("[{}/{total}] {method}, seed {}", index * cells.len() + seed + 1, cell.config.seed);
-                match cell.train(&stop)? {
+                match train(cell, &stop)? {
                     Trained::Finished => {
-                        row.add(&cell.result()?, measures(config));
-                        let cost = cell.cost();
-                        row.seconds.extend(cost["seconds"].as_f64());
-                        row.peak_rss_mb.extend(cost["peak_rss_mb"].as_f64());
+                        row.add(&cell.result(|_| {})?);
+                        cell.cost().iter().for_each(|cost| row.add_cost(cost));
                     }
                     Trained::Failed(problem) => {
                         note!("{problem}");
@@ -82,9 +82,9 @@ impl Compare {
                     Trained::Stopped => {}
                 }
                 if index == 0
-                    && let Some(result) = cell.untrained_result()?
+                    && let Some(result) = cell.untrained_result(|_| {})?
                 {
-                    untrained.add(&result, measures(config));
+                    untrained.add(&result);
                 }
                 if stop.load(Ordering::Relaxed) {
                     return Err(stopped());
@@ -116,7 +116,7 @@ impl Compare {
                 return Err(CliError::Input(format!("--methods names {method} twice")));
             }
             let mut options = RunOptions { method: Some(method.clone()), ..self.options.clone() };
-            let (first, data) = RunConfig::resolve(&options.overrides()?)?;
+            let (first, data) = RunConfig::open(&options.overrides()?)?;
             if first.method.name().trim_end_matches("-pairs") != method.trim_end_matches("-pairs") {
                 return Err(CliError::Input(
                     "--set method.kind would change every method of the race: leave it out".into(),
@@ -131,7 +131,7 @@ impl Compare {
             for seed in first.seed..first.seed + self.seeds {
                 options.seed = Some(seed);
                 // A seed draws its own share of limited data.
-                let (config, data) = RunConfig::resolve(&options.overrides()?)?;
+                let (config, data) = RunConfig::open(&options.overrides()?)?;
                 let images = data.train.len();
                 match config.text {
                     Some(_) => drop(held_out_pairs(data)?),
@@ -158,7 +158,7 @@ impl Compare {
         });
         let json = serde_json::to_string_pretty(&document).expect("plain data") + "\n";
         write_atomic(&self.out.join("compare.md"), (markdown(&rows, config) + "\n").as_bytes())?;
-        write_atomic(&self.out.join("compare.csv"), comparison_csv(&rows, measures(config)).as_bytes())?;
+        write_atomic(&self.out.join("compare.csv"), comparison_csv(&rows, modality(config)).as_bytes())?;
         write_atomic(&self.out.join("compare.json"), json.as_bytes())?;
         Ok(())
     }
@@ -166,10 +166,10 @@ impl Compare {
 
 /// The table below what all its runs share.
 fn markdown(rows: &[Contender], config: &RunConfig) -> String {
-    let table = comparison_markdown(rows, measures(config));
+    let table = comparison_markdown(rows, modality(config));
     format!("batch {}, {} epochs:\n\n{table}", config.train.batch, config.train.epochs)
 }
 
-fn measures(config: &RunConfig) -> &'static [Measure] {
-    if config.text.is_some() { PAIR_MEASURES } else { IMAGE_MEASURES }
+fn modality(config: &RunConfig) -> Modality {
+    config.method.spec().modality()
 }

@@ -17,7 +17,7 @@ pub enum ConfigVerb {
 impl ConfigVerb {
     pub fn run(self) -> Result<(), CliError> {
         match self {
-            Self::Show(options) => say!("{}", RunConfig::resolve(&options.overrides()?)?.0.to_toml().trim_end()),
+            Self::Show(options) => say!("{}", RunConfig::open(&options.overrides()?)?.0.to_toml().trim_end()),
             Self::Reference => say!("{}", reference_markdown().trim_end()),
         }
         Ok(())

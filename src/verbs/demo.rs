@@ -1,18 +1,18 @@
 //! `sogclr demo`: SogCLR and SimCLR at batch 32 on the embedded images, beside the untrained encoder; or SogCLR and CLIP on
 //! the embedded image–text pairs.
 
-use super::eval::{Measured, linear_and_knn, load_encoder, open_run_data};
-use super::eval_pairs::{Encoders, RETRIEVAL_HEADER, chance_recall, held_out_pairs, retrieval_cells};
-use super::pretrain::{Prepared, Verbosity, prepare, refuse_existing, train};
+use super::eval::measured;
+use super::eval_pairs::{RETRIEVAL_HEADER, retrieval, retrieval_cells};
+use super::pretrain::{Verbosity, prepare, refuse_existing, train};
 use crate::error::CliError;
 use crate::interrupt::stop_on_ctrl_c;
 use crate::output::say;
 use clap::Args;
-use serde_json::json;
 use sogclr::config::{Overrides, RunConfig};
-use sogclr::eval::FrozenEncoder;
+use sogclr::eval::{FrozenEncoder, Measured, PairEncoders};
 use sogclr::report::{accuracy_cell, table};
 use sogclr::train::{Outcome, Run, open_device};
+use sogclr::trained::{TrainedRun, held_out_pairs};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
@@ -53,15 +53,15 @@ impl Demo {
         for method in ["sogclr", "simclr"] {
             let folder = out.join(method);
             let run = self.trained(method, &folder, &stop)?;
-            let encoder = load_encoder(&folder, &run.config, open_device(run.config.train.device)?)?;
-            let measured = linear_and_knn(&encoder, &open_run_data(&folder, &run.config)?)?;
-            Run::summarise(&folder, "demo", json!(measured))?;
+            let encoder = run.encoder(open_device(run.config.train.device)?)?;
+            let measured = measured(&encoder, &run.data()?)?;
+            Run::set_entry(&folder, "demo", &measured)?;
             rows.push(row(method, &measured));
         }
-        let (config, data) = RunConfig::resolve(&self.overrides("sogclr")?)?;
-        let device = open_device(config.train.device)?;
-        let untrained = FrozenEncoder::untrained(&config.encoder, config.seed, &config.augment, device);
-        rows.push(row("untrained", &linear_and_knn(&untrained, &data)?));
+        let (config, data) = RunConfig::open(&self.overrides("sogclr")?)?;
+        let compute = open_device(config.train.device)?;
+        let untrained = FrozenEncoder::untrained(&config.model(), config.seed, &config.augment, compute);
+        rows.push(row("untrained", &measured(&untrained, &data)?));
         say!(
             "\nFashion-MNIST subset, {} images, batch {}, {} epochs, seed {}, {:.0} s in all:\n",
             config.data.limit.unwrap_or_default(),
@@ -82,12 +82,12 @@ impl Demo {
         for method in ["sogclr", "clip"] {
             let folder = out.join(method);
             let run = self.trained(method, &folder, stop)?;
-            let test = held_out_pairs(run.open_data()?)?;
-            let encoders = Encoders::load(&folder, &run.config, open_device(run.config.train.device)?)?;
-            let result = encoders.retrieval(&test)?;
-            Run::summarise(&folder, "eval_retrieval", json!(result))?;
+            let test = held_out_pairs(run.data()?)?;
+            let encoders = run.pair_encoders(open_device(run.config.train.device)?)?;
+            let result = retrieval(&encoders, &test)?;
+            Run::set_entry(&folder, "eval_retrieval", &result)?;
             rows.push(retrieval_cells(method, &result));
-            budget = Some((run.config.train.batch, run.config.train.epochs, chance_recall(&test)));
+            budget = Some((run.config.train.batch, run.config.train.epochs, PairEncoders::chance(&test)));
         }
         let Some((batch, epochs, chance)) = budget else { return Ok(()) };
         rows.push(retrieval_cells("chance", &chance));
@@ -108,18 +108,18 @@ impl Demo {
     }
 
     /// A finished run in `folder`.
-    fn trained(&self, method: &str, folder: &Path, stop: &AtomicBool) -> Result<Run, CliError> {
-        let Prepared { run, trainer, split, .. } = prepare(&self.overrides(method)?, folder, Verbosity::Quiet)?;
-        if train(&run, trainer, split, stop, method)? == Outcome::Stopped {
+    fn trained(&self, method: &str, folder: &Path, stop: &AtomicBool) -> Result<TrainedRun, CliError> {
+        let (mut pretraining, _) = prepare(&self.overrides(method)?, folder, Verbosity::Quiet)?;
+        if train(&mut pretraining, stop, method)? == Outcome::Stopped {
             let message = format!("stopped; continue with: sogclr resume {}", folder.display());
             return Err(CliError::Stopped(message));
         }
-        Ok(run)
+        Ok(TrainedRun::open(folder)?)
     }
 
     fn overrides(&self, method: &str) -> Result<Overrides, CliError> {
         let recipe = if self.pairs { PAIR_RECIPE } else { RECIPE };
-        let mut overrides = Overrides(recipe.parse().expect("the recipe is TOML"));
+        let mut overrides = Overrides::from(recipe.parse::<toml::Table>().expect("the recipe is TOML"));
         overrides.set(&format!("seed={}", self.seed))?;
         overrides.set(&format!("method.kind={method}"))?;
         Ok(overrides)

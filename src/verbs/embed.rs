@@ -1,14 +1,15 @@
 //! `sogclr embed`: features of images, for the user's own tools.
 
-use super::eval::{load_encoder, readable_images, say_if_unfinished};
+use super::eval::{readable_images, say_if_unfinished};
 use crate::error::CliError;
 use crate::output::{note, refuse_existing_file, say};
 use crate::progress::Counter;
 use clap::Args;
 use sogclr::config::DeviceName;
-use sogclr::encoder::{HostTensor, NamedTensors};
+use sogclr::params::{HostTensor, NamedTensors};
 use sogclr::storage::{save_tensors, write_atomic};
-use sogclr::train::{Run, open_device};
+use sogclr::train::open_device;
+use sogclr::trained::TrainedRun;
 use std::path::PathBuf;
 
 /// Write the features of images: one row for each, before the head.
@@ -37,10 +38,10 @@ impl Embed {
         for file in [&self.out, &table] {
             refuse_existing_file(file, "--out")?;
         }
-        let config = Run::read_config(&self.run)?;
-        let encoder = load_encoder(&self.run, &config, open_device(self.device.unwrap_or(config.train.device))?)?;
-        say_if_unfinished(&self.run);
-        let (split, bad) = readable_images(&self.run, &config, self.data.as_deref())?;
+        let run = TrainedRun::open(&self.run)?;
+        let encoder = run.encoder(open_device(self.device.unwrap_or(run.config.train.device))?)?;
+        say_if_unfinished(&run);
+        let (split, bad) = readable_images(&run, self.data.as_deref())?;
         bad.iter().for_each(|image| note!("left out {image}"));
         let bar = Counter::new("features", split.len());
         let features = encoder.extract(&split, |count| bar.inc(count))?.features;

@@ -6,16 +6,15 @@ use crate::output::{note, say};
 use crate::progress::Counter;
 use clap::{Args, Subcommand, ValueEnum};
 use serde::Serialize;
-use serde_json::json;
-use sogclr::burn::tensor::Device;
-use sogclr::config::{DeviceName, RunConfig};
-use sogclr::data::{DataConfig, Dataset, Manifest, Split, open_images};
+use sogclr::config::DeviceName;
+use sogclr::data::{DataConfig, Dataset, Manifest, Split};
 use sogclr::eval::{
-    Accuracy, FrozenEncoder, Labelled, PaperProtocol, knn_predict, labelled_splits, linear_fast, linear_paper,
+    Accuracy, FrozenEncoder, Labelled, Measured, NEIGHBOURS, PaperProtocol, knn_accuracy, labelled_splits, linear_fast,
+    linear_paper, measure,
 };
 use sogclr::report::{accuracy_cell, table};
-use sogclr::storage::load_tensors;
-use sogclr::train::{Run, TrainError, open_device};
+use sogclr::train::{Run, open_device};
+use sogclr::trained::{TrainedRun, leave_out_bad_tests};
 use std::path::{Path, PathBuf};
 
 #[derive(Subcommand)]
@@ -51,9 +50,9 @@ pub struct Target {
 
 impl Target {
     /// The run's own data, narrowed to its manifest, or the data that was named.
-    pub fn open(&self, config: &RunConfig) -> Result<Dataset, CliError> {
-        let mut config = config.clone();
-        let own = config.data;
+    pub fn open(&self, run: &mut TrainedRun) -> Result<Dataset, CliError> {
+        let config = &mut run.config;
+        let own = config.data.clone();
         config.data = match &self.data {
             Some(path) => DataConfig { path: Some(path.clone()), skip_bad: own.skip_bad, ..Default::default() },
             None => own,
@@ -64,13 +63,13 @@ impl Target {
         given.classes = self.classes.clone().or(given.classes.take());
         given.test = self.test.clone().or(given.test.take());
         if self.data.is_none() && self.limit.is_none() && self.classes.is_none() {
-            return open_run_data(&self.run, &config);
+            return Ok(run.data()?);
         }
         let mut data = Dataset::open(&config.data, config.seed)?;
         if config.data.skip_bad {
             Manifest::build(&mut data.train, true, || {})?;
         }
-        leave_out_bad_tests(&mut data, &config)?;
+        leave_out_bad_tests(&mut data, config)?;
         Ok(data)
     }
 }
@@ -149,86 +148,52 @@ impl Eval {
                         return Err(CliError::Input(problem));
                     }
                     let (train, test) = features(encoder, train, test)?;
-                    Ok(knn_predict(&train, &test, classes, verb.k))
+                    Ok(knn_accuracy(&train, &test, classes, verb.k))
                 })
             }
         }
     }
 }
 
-/// The run's own data, narrowed to its manifest, and the test images that can be read.
-pub fn open_run_data(folder: &Path, config: &RunConfig) -> Result<Dataset, CliError> {
-    let mut data = Run::open_data_of(folder, config)?;
-    leave_out_bad_tests(&mut data, config)?;
-    Ok(data)
-}
-
-fn leave_out_bad_tests(data: &mut Dataset, config: &RunConfig) -> Result<(), CliError> {
-    if let (Some(test), true) = (&mut data.test, config.data.skip_bad) {
-        Manifest::build(test, true, || {})?;
-    }
-    Ok(())
-}
-
-/// Neighbours that vote, unless the user says otherwise.
-const NEIGHBOURS: usize = 20;
-
 /// The step of the run's newest checkpoint, with a word if training has not come to its end.
-pub fn say_if_unfinished(run: &Path) -> Option<usize> {
-    let step = Run::newest_step(run);
-    if let (Some(step), None) = (step, Run::read_entry(run, "train")) {
+pub fn say_if_unfinished(run: &TrainedRun) -> Option<usize> {
+    let step = run.step();
+    if let (Some(step), None) = (step, run.summary()) {
         note!("this run is not finished: its encoder is that of step {step}");
     }
     step
 }
 
-/// What an encoder of images reaches.
-#[derive(Serialize)]
-pub struct Measured {
-    /// By the fast protocol.
-    pub linear: Accuracy,
-    /// Of the same classifier on the images that it was fitted on.
-    pub linear_train: Accuracy,
-    pub knn: Accuracy,
-}
-
-/// Linear (fast protocol) and nearest-neighbour accuracy.
-pub fn linear_and_knn(encoder: &FrozenEncoder, data: &Dataset) -> Result<Measured, CliError> {
-    let (train, test) = labelled_splits(data)?;
-    let (train, test) = features(encoder, &train, &test)?;
-    let classes = data.classes.len();
-    let knn = knn_predict(&train, &test, classes, NEIGHBOURS);
-    let (linear, linear_train) = linear_fast(train, test, classes);
-    Ok(Measured { linear, linear_train, knn })
+/// Linear (fast protocol) and nearest-neighbour accuracy, with a progress bar.
+pub fn measured(encoder: &FrozenEncoder, data: &Dataset) -> Result<Measured, CliError> {
+    let bar = Counter::new("features", data.train.len() + data.test.as_ref().map_or(0, Split::len));
+    Ok(measure(encoder, data, |count| bar.inc(count))?)
 }
 
 /// Features of both splits with a progress bar.
-pub fn features(encoder: &FrozenEncoder, train: &Split, test: &Split) -> Result<(Labelled, Labelled), CliError> {
+fn features(encoder: &FrozenEncoder, train: &Split, test: &Split) -> Result<(Labelled, Labelled), CliError> {
     let bar = Counter::new("features", train.len() + test.len());
-    let train = encoder.extract(train, |count| bar.inc(count))?;
-    let test = encoder.extract(test, |count| bar.inc(count))?;
-    drop(bar);
-    Ok((train, test))
+    Ok(sogclr::eval::features(encoder, train, test, |count| bar.inc(count))?)
 }
 
 /// The images of `data` that can be read, and what is wrong with the others; without `data` the run's training images.
-pub fn readable_images(run: &Path, config: &RunConfig, data: Option<&Path>) -> Result<(Split, Vec<String>), CliError> {
-    let Some(path) = data else { return Ok((Run::open_data_of(run, config)?.train, Vec::new())) };
-    let mut split = open_images(path)?;
-    let bar = Counter::new("checking images", split.len());
-    let (_, bad) = Manifest::build(&mut split, true, || bar.inc(1))?;
-    Ok((split, bad))
+pub fn readable_images(run: &TrainedRun, data: Option<&Path>) -> Result<(Split, Vec<String>), CliError> {
+    Ok(run.images(data, |count| {
+        let bar = Counter::new("checking images", count);
+        move || bar.inc(1)
+    })?)
 }
 
-/// The trained encoder of a run folder.
-pub fn load_encoder(folder: &Path, config: &RunConfig, device: Device) -> Result<FrozenEncoder, CliError> {
-    let path = folder.join("encoder.safetensors");
-    if !path.exists() {
-        return Err(TrainError::NoCheckpoint(folder.to_owned()).into());
-    }
-    let (weights, _) = load_tensors(&path)?;
-    FrozenEncoder::load(&config.encoder, &weights, &config.augment, device)
-        .map_err(|error| CliError::Input(format!("{}: {error}", path.display())))
+/// An entry of `summary.json`.
+#[derive(Serialize)]
+struct EvalSummary<'a> {
+    data: &'a str,
+    title: &'a str,
+    training_images: usize,
+    test_images: usize,
+    step: Option<usize>,
+    trained: Accuracy,
+    untrained: Accuracy,
 }
 
 fn evaluate(
@@ -237,9 +202,9 @@ fn evaluate(
     title: &str,
     measure: impl Fn(&FrozenEncoder, &Split, &Split, usize) -> Result<Accuracy, CliError>,
 ) -> Result<(), CliError> {
-    let config = Run::read_config(&target.run)?;
-    let data = target.open(&config)?;
-    let step = say_if_unfinished(&target.run);
+    let mut run = TrainedRun::open(&target.run)?;
+    let data = target.open(&mut run)?;
+    let (step, config) = (say_if_unfinished(&run), &run.config);
     let (train, test) = labelled_splits(&data)?;
     if data.test.is_none() {
         note!("no test images: every fifth training image of each class is held out from the classifier");
@@ -247,22 +212,26 @@ fn evaluate(
             note!("warning: {} was trained with the labels of the held-out images", config.method.name());
         }
     }
-    let device = open_device(target.device.unwrap_or(config.train.device))?;
-    let encoder = load_encoder(&target.run, &config, device.clone())?;
-    let untrained = FrozenEncoder::untrained(&config.encoder, config.seed, &config.augment, device);
+    let compute = open_device(target.device.unwrap_or(config.train.device))?;
+    let (encoder, untrained) = (run.encoder(compute.clone())?, run.untrained_encoder(compute));
     let classes = data.classes.len();
     let trained_accuracy = measure(&encoder, &train, &test, classes)?;
     let untrained_accuracy = measure(&untrained, &train, &test, classes)?;
 
-    let result = json!({
-        "data": data.title, "title": title, "training_images": train.len(), "test_images": test.len(),
-        "step": step, "trained": trained_accuracy, "untrained": untrained_accuracy,
-    });
+    let result = EvalSummary {
+        data: &data.title,
+        title,
+        training_images: train.len(),
+        test_images: test.len(),
+        step,
+        trained: trained_accuracy,
+        untrained: untrained_accuracy,
+    };
     say!("{title} on {}: {} training, {} test images, {classes} classes", data.title, train.len(), test.len());
     let row = |name: &str, accuracy: &Accuracy| {
         vec![name.to_owned(), accuracy_cell(accuracy), format!("{:.1}", 100.0 * accuracy.top5)]
     };
     let rows = [row(config.method.name(), &trained_accuracy), row("untrained", &untrained_accuracy)];
     say!("{}", table(&["encoder", "top-1 % (95 % interval)", "top-5 %"], &rows));
-    Ok(Run::summarise(&target.run, key, result)?)
+    Ok(Run::set_entry(&target.run, key, &result)?)
 }

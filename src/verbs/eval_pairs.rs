@@ -1,22 +1,19 @@
 //! `sogclr eval retrieval` and `sogclr eval zeroshot`: what image and text encoder do together.
 
-use super::eval::{Target, load_encoder, say_if_unfinished};
+use super::eval::{Target, say_if_unfinished};
 use crate::error::CliError;
 use crate::output::{note, say};
 use crate::progress::Counter;
 use clap::Args;
-use serde_json::json;
-use sogclr::burn::tensor::Device;
-use sogclr::config::{DeviceName, RunConfig};
+use serde::Serialize;
+use sogclr::config::DeviceName;
 use sogclr::data::{Dataset, Manifest, Split, pairs};
-use sogclr::eval::{
-    EvalError, FrozenEncoder, FrozenText, Recall, Retrieval, TEMPLATES, class_weights, retrieve, retrieve_by_chance,
-    zero_shot,
-};
+use sogclr::eval::{Accuracy, EvalError, PairEncoders, Recall, Retrieval, TEMPLATES, class_weights, zero_shot};
 use sogclr::math::UnitRows;
 use sogclr::report::{accuracy_cell, table};
-use sogclr::storage::{load_tensors, read};
+use sogclr::storage::read;
 use sogclr::train::{Run, open_device};
+use sogclr::trained::{TrainedRun, held_out_pairs};
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
@@ -62,52 +59,35 @@ pub struct ZeroShotVerb {
     class_names: Option<PathBuf>,
 }
 
-/// Both encoders of a run.
-pub struct Encoders {
-    pub image: FrozenEncoder,
-    pub text: FrozenText,
+/// Unit-norm embeddings of a split's images, with a progress bar.
+pub fn image_rows(encoders: &PairEncoders, split: &Split) -> Result<UnitRows, CliError> {
+    let bar = Counter::new("images", split.len());
+    Ok(encoders.images(split, |count| bar.inc(count))?)
 }
 
-impl Encoders {
-    pub fn load(folder: &Path, config: &RunConfig, device: Device) -> Result<Self, CliError> {
-        if config.text.is_none() {
-            return Err(CliError::Input(format!("{}: {}", folder.display(), EvalError::NoText)));
-        }
-        let image = load_encoder(folder, config, device.clone())?;
-        let path = folder.join("encoder.safetensors");
-        let (weights, _) = load_tensors(&path)?;
-        let text = FrozenText::load(&config.model(), &weights, device)
-            .map_err(|error| CliError::Input(format!("{}: {error}", path.display())))?;
-        Ok(Self { image, text })
-    }
+/// Recall among the pairs of a split, with a progress bar.
+pub fn retrieval(encoders: &PairEncoders, split: &Split) -> Result<Retrieval, CliError> {
+    let captions: usize = (0..split.len()).map(|id| split.captions(id).len()).sum();
+    let bar = Counter::new("images and captions", split.len() + captions);
+    Ok(encoders.retrieval(split, |count| bar.inc(count))?)
+}
 
-    /// The encoders that a run starts from, for comparison.
-    pub fn untrained(config: &RunConfig, device: Device) -> Result<Self, CliError> {
-        let image = FrozenEncoder::untrained(&config.encoder, config.seed, &config.augment, device.clone());
-        Ok(Self { image, text: FrozenText::untrained(&config.model(), config.seed, device)? })
-    }
+/// The entry `eval_retrieval` of `summary.json`.
+#[derive(Serialize)]
+struct RetrievalSummary<'a> {
+    data: &'a str,
+    step: Option<usize>,
+    result: Retrieval,
+    untrained: Retrieval,
+    chance: Retrieval,
+}
 
-    /// Unit-norm embeddings of a split's images.
-    pub fn images(&self, split: &Split) -> Result<UnitRows, CliError> {
-        let bar = Counter::new("images", split.len());
-        let features = self.image.extract(split, |count| bar.inc(count))?.features;
-        drop(bar);
-        Ok(UnitRows::new(features))
-    }
-
-    /// Recall among the pairs of a split.
-    pub fn retrieval(&self, split: &Split) -> Result<Retrieval, CliError> {
-        let images = self.images(split)?;
-        let (mut texts, mut owners) = (Vec::new(), Vec::new());
-        for id in 0..split.len() {
-            texts.extend(split.captions(id).iter().map(String::as_str));
-            owners.resize(texts.len(), id);
-        }
-        let bar = Counter::new("captions", texts.len());
-        let texts = self.text.embed(&texts, |count| bar.inc(count))?;
-        drop(bar);
-        Ok(retrieve(images.matrix(), texts.matrix(), &owners))
-    }
+/// The entry `eval_zeroshot` of `summary.json`.
+#[derive(Serialize)]
+struct ZeroShotSummary<'a> {
+    data: &'a str,
+    templates: usize,
+    accuracy: Accuracy,
 }
 
 pub const RETRIEVAL_HEADER: [&str; 8] =
@@ -118,20 +98,6 @@ pub fn retrieval_cells(name: &str, found: &Retrieval) -> Vec<String> {
     let of = |recall: &Recall| [recall.at1, recall.at5, recall.at10];
     let shares = [&of(&found.image_to_text)[..], &of(&found.text_to_image), &[found.mean_recall]].concat();
     std::iter::once(name.to_owned()).chain(shares.iter().map(|share| format!("{:.1}", 100.0 * share))).collect()
-}
-
-/// What a random order would reach.
-pub fn chance_recall(split: &Split) -> Retrieval {
-    retrieve_by_chance(&(0..split.len()).map(|id| split.captions(id).len()).collect::<Vec<_>>())
-}
-
-/// The pairs that training does not see.
-pub fn held_out_pairs(data: Dataset) -> Result<Split, CliError> {
-    let title = data.title;
-    data.test.filter(|test| test.has_captions() && !test.is_empty()).ok_or_else(|| {
-        let problem = "has no test pairs: train with --test HELD_OUT, or name them, `sogclr eval retrieval RUN PAIRS`";
-        CliError::Input(format!("{title} {problem}"))
-    })
 }
 
 /// Checks every image of a split, and warns if the run in `folder` was trained on some of them.
@@ -155,14 +121,14 @@ fn check_held_out(folder: &Path, split: &mut Split, skip_bad: bool) -> Result<()
 
 impl RetrievalVerb {
     pub fn run(self) -> Result<(), CliError> {
-        let mut config = Run::read_config(&self.run)?;
-        config.data.skip_bad |= self.skip_bad;
-        let skip_bad = config.data.skip_bad;
-        let device = open_device(self.device.unwrap_or(config.train.device))?;
-        let encoders = Encoders::load(&self.run, &config, device.clone())?;
+        let mut run = TrainedRun::open(&self.run)?;
+        run.config.data.skip_bad |= self.skip_bad;
+        let (config, skip_bad) = (&run.config, run.config.data.skip_bad);
+        let compute = open_device(self.device.unwrap_or(config.train.device))?;
+        let encoders = run.pair_encoders(compute.clone())?;
         let data = match self.pairs {
             None => {
-                let data = Run::open_data_of(&self.run, &config)?;
+                let data = Run::open_data_of(&self.run, config)?;
                 let held_out = config.data.test.as_ref().map(|path| path.display().to_string());
                 Dataset { title: held_out.unwrap_or(data.title), ..data }
             }
@@ -177,13 +143,12 @@ impl RetrievalVerb {
         let title = data.title.clone();
         let mut split = held_out_pairs(data)?;
         check_held_out(&self.run, &mut split, skip_bad)?;
-        let step = say_if_unfinished(&self.run);
-        let result = encoders.retrieval(&split)?;
-        let untrained = Encoders::untrained(&config, device)?.retrieval(&split)?;
-        let chance = chance_recall(&split);
-        let summary =
-            json!({ "data": title, "step": step, "result": result, "untrained": untrained, "chance": chance });
-        Run::summarise(&self.run, "eval_retrieval", summary)?;
+        let step = say_if_unfinished(&run);
+        let result = retrieval(&encoders, &split)?;
+        let untrained = retrieval(&run.untrained_pair_encoders(compute)?, &split)?;
+        let chance = PairEncoders::chance(&split);
+        let summary = RetrievalSummary { data: &title, step, result, untrained, chance };
+        Run::set_entry(&self.run, "eval_retrieval", &summary)?;
         say!("retrieval on {title}: {} images, {} captions", result.images, result.captions);
         let rows = [
             retrieval_cells(config.method.name(), &result),
@@ -201,10 +166,10 @@ impl ZeroShotVerb {
             let problem = "zero-shot classification uses no training images: leave --limit out";
             return Err(CliError::Input(problem.into()));
         }
-        let mut config = Run::read_config(&self.target.run)?;
-        config.data.skip_bad |= self.target.skip_bad;
-        let device = open_device(self.target.device.unwrap_or(config.train.device))?;
-        let encoders = Encoders::load(&self.target.run, &config, device)?;
+        let mut run = TrainedRun::open(&self.target.run)?;
+        run.config.data.skip_bad |= self.target.skip_bad;
+        let encoders = run.pair_encoders(open_device(self.target.device.unwrap_or(run.config.train.device))?)?;
+        let (own_names, skip_bad) = (run.config.data.class_names.clone(), run.config.data.skip_bad);
         let templates = match &self.templates {
             Some(file) => lines(file)?,
             None => TEMPLATES.iter().map(|&template| template.to_owned()).collect(),
@@ -214,20 +179,21 @@ impl ZeroShotVerb {
             let problem = format!("{}: {template:?} has no [CLASS] where the name belongs", file.display());
             return Err(CliError::Input(problem));
         }
-        let data = self.target.open(&config)?;
+        let data = self.target.open(&mut run)?;
+        let config = &run.config;
         match data.classes.len() {
             0 => return Err(EvalError::NoLabels(data.title).into()),
             1 => return Err(EvalError::OneClass(data.title).into()),
             _ => {}
         }
-        let own_names = config.data.class_names.as_deref().filter(|_| self.target.data.is_none());
+        let own_names = own_names.as_deref().filter(|_| self.target.data.is_none());
         let names = pairs::class_names(&data, self.class_names.as_deref().or(own_names))?;
         let own = || CliError::Input("the run's own data has no test images: name labelled ones as DATA".into());
         let split = match (data.test, &self.target.data) {
             (Some(test), _) => test,
             (None, Some(_)) => {
                 let mut split = data.train;
-                check_held_out(&self.target.run, &mut split, config.data.skip_bad)?;
+                check_held_out(&self.target.run, &mut split, skip_bad)?;
                 split
             }
             (None, None) => return Err(own()),
@@ -238,7 +204,7 @@ impl ZeroShotVerb {
         let bar = Counter::new("prompts", names.len() * templates.len());
         let classes = class_weights(&encoders.text, &names, &templates, |count| bar.inc(count))?;
         drop(bar);
-        let images = encoders.images(&split)?;
+        let images = image_rows(&encoders, &split)?;
         let labels: Vec<u32> = (0..split.len()).filter_map(|id| split.label(id)).collect();
         let accuracy = zero_shot(&images, &classes, &labels);
         say!(
@@ -255,8 +221,8 @@ impl ZeroShotVerb {
             format!("{:.1}", 100.0 / names.len() as f64),
         ];
         say!("{}", table(&["method", "top-1 % (95 % interval)", "top-5 %", "chance %"], &[row]));
-        let result = json!({ "data": data.title, "templates": templates.len(), "accuracy": accuracy });
-        Run::summarise(&self.target.run, "eval_zeroshot", result)?;
+        let summary = ZeroShotSummary { data: &data.title, templates: templates.len(), accuracy };
+        Run::set_entry(&self.target.run, "eval_zeroshot", &summary)?;
         Ok(())
     }
 }

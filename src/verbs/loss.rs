@@ -4,10 +4,11 @@ use crate::error::CliError;
 use crate::output::say;
 use clap::Args;
 use sogclr::config::Overrides;
-use sogclr::encoder::{HostTensor, NamedTensors};
-use sogclr::loss::{EmbeddingSets, LossError, LossInput, SetName};
+use sogclr::data::Modality;
+use sogclr::loss::{EmbeddingSets, LossError, LossInput, Progress, SetName};
 use sogclr::math::{Matrix, UnitRows};
 use sogclr::method::{MethodConfig, Setting};
+use sogclr::params::{HostTensor, NamedTensors};
 use sogclr::state::SampleState;
 use sogclr::storage::{load_ids, load_tensors, save_tensors};
 use std::collections::BTreeMap;
@@ -15,9 +16,11 @@ use std::path::PathBuf;
 
 /// Ids are an index into `log_u`; more than this is a mistake.
 const MAX_SAMPLES: usize = 1 << 30;
-/// What a file may hold beside `z_a`.
-const OPTIONAL: &[(&str, SetName)] = &[
+/// The names of embedding sets in a file.
+const SETS: &[(&str, SetName)] = &[
+    ("z_a", SetName::View(0)),
     ("z_b", SetName::View(1)),
+    ("k_a", SetName::Key(0)),
     ("k_b", SetName::Key(1)),
     ("p_a", SetName::Predictor(0)),
     ("p_b", SetName::Predictor(1)),
@@ -32,7 +35,7 @@ const TEXT: &str = "z_text";
 /// IN holds `z_a` and `z_b` [B, d] (raw; they are normalised inside), and optionally `ids` [B] i64 and `log_u` [n]
 /// (NaN: never seen), and `labels` [B] i64 for methods that use them. More than two views are `views_0`, `views_1`, …
 /// instead. Methods with a momentum encoder take its keys `k_b` in place of `z_b`, and a `queue` [K, d]; infomin also
-/// `z_jigsaw`; nnclr the predictions `p_a` and `p_b`. OUT gets `loss`, `objective`, the gradients with respect to the raw
+/// `z_jigsaw`; nnclr and simsiam the predictions `p_a` and `p_b`; byol these and `k_a`, `k_b`. OUT gets `loss`, `objective` where the method has one, the gradients with respect to the raw
 /// embeddings (`grad_a`, `grad_b`, `grad_views_0`, `grad_p_a`, `grad_jigsaw`, …), and the new `log_u`; isogclr also reads
 /// and writes `tau` and `tau_grad` [n]. Image–text pairs are `z_a` and `z_text`, with `log_u` and `log_u_text`; OUT then
 /// also has the gradients of learned temperatures (`grad_log_scale`, `grad_bias`, `grad_tau`).
@@ -43,9 +46,9 @@ pub struct LossVerb {
     /// Any method that `sogclr pretrain --method` knows
     #[arg(long, value_name = "NAME", default_value = "sogclr")]
     method: String,
-    /// τ
-    #[arg(long, value_name = "TAU", default_value_t = 0.1)]
-    temperature: f64,
+    /// τ, for methods that have one; 0.1 unless given
+    #[arg(long, value_name = "TAU")]
+    temperature: Option<f64>,
     /// γ, for methods with a moving average
     #[arg(long, value_name = "GAMMA")]
     gamma: Option<f64>,
@@ -69,7 +72,10 @@ impl LossVerb {
         if self.out.canonicalize().is_ok_and(|out| self.input.canonicalize().is_ok_and(|input| input == out)) {
             return Err(CliError::Input("--out is the file of the embeddings: choose another".into()));
         }
-        let loss = self.method_config(tensors.contains_key(TEXT))?.spec().loss();
+        let loss = self
+            .method_config(if tensors.contains_key(TEXT) { Modality::Pairs } else { Modality::Images })?
+            .spec()
+            .loss();
         let given = self.sets(&tensors)?;
         let batch = given[0].2.nrows();
         let ids = load_ids(&self.input, "ids")?.unwrap_or_else(|| (0..batch).collect());
@@ -98,19 +104,16 @@ impl LossVerb {
             return Err(wrong(format!("row {row} of queue is not finite")));
         }
         let names: Vec<(SetName, String)> = given.iter().map(|(name, set, _)| (*set, name.clone())).collect();
-        let sets = EmbeddingSets::new(given.into_iter().map(|(_, set, raw)| (set, UnitRows::new(raw))).collect());
+        let sets = EmbeddingSets::new(given.into_iter().map(|(_, set, raw)| (set, raw)).collect());
         let input = LossInput {
-            sets: &sets,
-            ids: &ids,
             labels: labels.as_deref(),
             queue: queue.as_ref().map(|queue| queue.matrix().view()),
             large_views,
-            ours: 0..batch,
-            state: &state,
-            epoch: self.epoch,
+            at: Progress { epoch: self.epoch, ..Progress::default() },
+            ..LossInput::new(&sets, &ids, &state)
         };
         let out = loss.forward(&input).map_err(|error| {
-            let named = |set: SetName| OPTIONAL.iter().find(|(_, other)| *other == set);
+            let named = |set: SetName| SETS.iter().find(|(_, other)| *other == set);
             match error {
                 LossError::Missing(set) if named(set).is_some_and(|(name, _)| !tensors.contains_key(*name)) => {
                     wrong(format!("tensor {} is missing", named(set).map_or("", |(name, _)| name)))
@@ -123,9 +126,8 @@ impl LossVerb {
         let scalar = |value: f64| HostTensor { shape: vec![1], values: vec![value as f32] };
         let mut results = NamedTensors::new();
         results.insert("loss".into(), scalar(out.loss));
-        results.insert("objective".into(), scalar(out.objective));
-        for (name, dz) in out.grads {
-            let grad = sets.get(name).map_err(|error| wrong(error.to_string()))?.backward(0, dz);
+        results.extend(out.objective.map(|objective| ("objective".to_owned(), scalar(objective))));
+        for (name, grad) in out.grads {
             let shape = grad.shape().to_vec();
             let values = grad.into_raw_vec_and_offset().0;
             let (_, input) = names.iter().find(|(set, _)| *set == name).expect("a gradient belongs to a set");
@@ -140,27 +142,31 @@ impl LossVerb {
             results.insert(name.to_owned(), HostTensor { shape: vec![column.len()], values: column.to_vec() });
         }
         save_tensors(&self.out, &results, ("format", "pt"))?;
-        say!("loss {:.6}  objective {:.6}  → {}", out.loss, out.objective, self.out.display());
+        let objective = out.objective.map_or(String::new(), |objective| format!("  objective {objective:.6}"));
+        say!("loss {:.6}{objective}  → {}", out.loss, self.out.display());
         Ok(())
     }
 
     /// The method with the given keys over its defaults.
-    fn method_config(&self, has_text: bool) -> Result<MethodConfig, CliError> {
-        let setting = Setting { is_small: false, is_grey: false, has_text, samples: 0, batch: 0, epochs: 1 };
+    fn method_config(&self, modality: Modality) -> Result<MethodConfig, CliError> {
+        let setting = Setting { is_small: false, is_grey: false, modality, samples: 0, batch: 0, epochs: 1 };
         let base = MethodConfig::named(&self.method, &setting)
             .map_err(|problem| CliError::Input(format!("--method {:?}: {problem}", self.method)))?;
-        let mut overrides = Overrides(toml::Table::try_from(&base).expect("plain data"));
-        overrides.set(&format!("temperature={}", self.temperature))?;
+        let mut overrides = Overrides::from(toml::Table::try_from(&base).expect("plain data"));
+        let usual = base.spec().temperature().map(|_| 0.1);
+        if let Some(temperature) = self.temperature.or(usual) {
+            overrides.set(&format!("temperature={temperature}"))?;
+        }
         if let Some(gamma) = self.gamma {
             overrides.set(&format!("gamma={{ kind = \"constant\", value = {gamma} }}"))?;
         }
         for assignment in &self.sets {
             overrides.set(assignment)?;
         }
-        let config: MethodConfig = overrides.0.try_into().map_err(|error: toml::de::Error| {
+        let config: MethodConfig = overrides.table().clone().try_into().map_err(|error: toml::de::Error| {
             CliError::Input(format!("--method {}: {}", self.method, error.to_string().trim().replace('\n', " ")))
         })?;
-        config.spec().check().map_err(|(key, problem)| CliError::Input(format!("{key} {problem}")))?;
+        config.spec().check().map_err(|problem| CliError::Input(problem.to_string()))?;
         Ok(config)
     }
 
@@ -189,9 +195,11 @@ impl LossVerb {
         let many = (0..).map(|k| (format!("views_{k}"), SetName::View(k)));
         let mut named: Vec<(String, SetName)> = many.take_while(|(name, _)| tensors.contains_key(name)).collect();
         if named.is_empty() {
-            named.push(("z_a".into(), SetName::View(0)));
-            let more = OPTIONAL.iter().filter(|(name, _)| tensors.contains_key(*name));
-            named.extend(more.map(|&(name, set)| (name.to_owned(), set)));
+            let found = SETS.iter().filter(|(name, _)| tensors.contains_key(*name));
+            named.extend(found.map(|&(name, set)| (name.to_owned(), set)));
+        }
+        if named.is_empty() {
+            return Err(CliError::Input(format!("{}: tensor z_a is missing", self.input.display())));
         }
         let read = |(name, set): (String, SetName)| {
             let tensor = tensors.get(&name).ok_or_else(|| format!("tensor {name} is missing"))?;

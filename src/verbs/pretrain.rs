@@ -6,23 +6,19 @@ use crate::options::RunOptions;
 use crate::output::{note, say};
 use crate::progress::{Counter, TrainProgress, duration};
 use clap::Args;
-use serde_json::{Value, json};
-use sogclr::bench::peak_rss_mb;
-use sogclr::comm::Solo;
 use sogclr::config::{Overrides, RunConfig};
-use sogclr::data::{Dataset, Manifest, Split};
-use sogclr::storage::write_atomic;
-use sogclr::train::{Metrics, Outcome, Run, TrainError, Trainer, free_memory_gb, too_large};
+use sogclr::data::{Dataset, Modality, Split};
+use sogclr::train::{Outcome, Pretraining, Run};
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 /// Pre-train an encoder on your images, without labels, or two encoders on image–text pairs.
 ///
 /// Everything has a default that fits the data; the resolved configuration is printed and kept in RUN/config.toml.
-/// The encoder is in RUN/encoder.safetensors after every checkpoint, with torchvision's parameter names. Ctrl-C writes
-/// a checkpoint; `sogclr resume RUN` goes on from there.
+/// The encoder is in RUN/encoder.safetensors after every checkpoint, with torchvision's or timm's parameter names. Ctrl-C
+/// writes a checkpoint; `sogclr resume RUN` goes on from there.
 #[derive(Args)]
 #[command(args_override_self = true)]
 #[command(after_help = "Examples:\n  sogclr pretrain photos/ --out runs/photos --encoder resnet18 --batch 64\n  \
@@ -40,11 +36,11 @@ pub struct Pretrain {
 impl Pretrain {
     pub fn run(self) -> Result<(), CliError> {
         refuse_existing(&self.out)?;
-        let Prepared { run, trainer, split, measurable } =
-            prepare(&self.options.overrides()?, &self.out, Verbosity::Full)?;
+        let (mut pretraining, measurable) = prepare(&self.options.overrides()?, &self.out, Verbosity::Full)?;
         // Until here there is nothing to save.
         let stop = stop_on_ctrl_c()?;
-        finish(train(&run, trainer, split, &stop, "training")?, &run, measurable)
+        let outcome = train(&mut pretraining, &stop, "training")?;
+        finish(outcome, pretraining.run(), measurable)
     }
 }
 
@@ -54,17 +50,9 @@ pub enum Verbosity {
     Quiet,
 }
 
-/// A run that can begin.
-pub struct Prepared {
-    pub run: Run,
-    pub trainer: Trainer,
-    pub split: Split,
-    measurable: Measurable,
-}
-
 /// Resolves the configuration, checks the data and makes the run folder.
-pub fn prepare(overrides: &Overrides, out: &Path, verbosity: Verbosity) -> Result<Prepared, CliError> {
-    let (config, data) = RunConfig::resolve(overrides)?;
+pub fn prepare(overrides: &Overrides, out: &Path, verbosity: Verbosity) -> Result<(Pretraining, Measurable), CliError> {
+    let (config, data) = RunConfig::open(overrides)?;
     let measurable = Measurable::of(&data);
     if verbosity == Verbosity::Full {
         say!("{}", config.to_toml());
@@ -73,31 +61,16 @@ pub fn prepare(overrides: &Overrides, out: &Path, verbosity: Verbosity) -> Resul
     if let Some(first) = data.problems.first() {
         note!("left out {} of the pairs, first: {first}", data.problems.len());
     }
-    if let Some(init) = config.train.init.as_ref().filter(|path| !path.exists()) {
-        return Err(CliError::Input(format!("{} does not exist: check --init", init.display())));
-    }
-    if let Some(problem) = free_memory_gb().and_then(|free| too_large(&config, free)) {
-        return Err(CliError::Input(problem));
-    }
-    let mut split = data.train;
-    let bar = Counter::new("checking images", split.len() + data.test.as_ref().map_or(0, Split::len));
-    let (manifest, mut bad) = Manifest::build(&mut split, config.data.skip_bad, || bar.inc(1))?;
-    if let Some(mut test) = data.test {
-        bad.extend(Manifest::build(&mut test, config.data.skip_bad, || bar.inc(1))?.1);
-    }
+    let pairs_left_out = data.problems.len();
+    let bar = Counter::new("checking images", data.train.len() + data.test.as_ref().map_or(0, Split::len));
+    let pretraining = Pretraining::begin(config, data, out, crate::provenance(), || bar.inc(1));
     drop(bar);
+    let pretraining = pretraining?;
+    let bad = &pretraining.left_out()[pairs_left_out..];
     if let Some(first) = bad.first() {
         note!("left out {} unreadable images, first: {first}", bad.len());
-        // What fitted all images may not fit those that are left.
-        config.validate(split.len())?;
     }
-    let trainer = Trainer::new(&config, split.len())?;
-    let run = Run::create(out, config, &manifest)?;
-    let left_out = [data.problems, bad].concat();
-    if !left_out.is_empty() {
-        write_atomic(&out.join("problems.txt"), (left_out.join("\n") + "\n").as_bytes())?;
-    }
-    Ok(Prepared { run, trainer, split, measurable })
+    Ok((pretraining, measurable))
 }
 
 fn describe(data: &Dataset) {
@@ -111,55 +84,18 @@ fn describe(data: &Dataset) {
     note!("data: {}, {} training images, {test}, {labels}", data.title, data.train.len());
 }
 
-/// Trains to the end or to Ctrl-C, and writes the summary.
-pub fn train(
-    run: &Run,
-    mut trainer: Trainer,
-    split: Split,
-    stop: &AtomicBool,
-    label: &str,
-) -> Result<Outcome, TrainError> {
-    let (began, first_step) = (Instant::now(), trainer.step());
-    let mut progress = TrainProgress::new(label, trainer.plan().total_steps(), first_step);
-    let samples = split.len();
-    let mut last = None;
-    let outcome = trainer.train(run, Arc::new(split), &Solo, stop, |report| {
+/// Trains to the end or to Ctrl-C.
+pub fn train(pretraining: &mut Pretraining, stop: &AtomicBool, label: &str) -> Result<Outcome, CliError> {
+    let began = Instant::now();
+    let mut progress = TrainProgress::new(label, pretraining.total_steps(), pretraining.step());
+    let outcome = pretraining.train(|report| {
         progress.step(report);
-        last = Some((report.loss, report.objective));
+        if stop.load(Ordering::Relaxed) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     })?;
     if outcome == Outcome::Finished {
-        summarise(
-            run,
-            samples,
-            trainer.step(),
-            json!({
-                "loss": last.map(|(loss, _)| loss),
-                "objective": last.map(|(_, objective)| objective),
-                "peak_rss_mb": peak_rss_mb(),
-            }),
-        )?;
         note!("{label}: done in {}", duration(began.elapsed()));
     }
     Ok(outcome)
-}
-
-/// Writes the `train` entry of `summary.json`; `more` is what only a run to its end knows.
-pub fn summarise(run: &Run, samples: usize, steps: usize, more: Value) -> Result<(), TrainError> {
-    // Of the whole run, also where it was resumed.
-    let (seconds, images) = Metrics::time(&run.metrics_path(), run.config.train.batch);
-    let mut summary = json!({
-        "method": run.config.method.name(),
-        "encoder": run.config.encoder,
-        "feature_dim": run.config.encoder.feature_dim(),
-        "samples": samples,
-        "steps": steps,
-        "seconds": seconds,
-        "images_per_s": images / seconds.max(1e-9),
-    });
-    if let (Value::Object(summary), Value::Object(more)) = (&mut summary, more) {
-        summary.extend(more);
-    }
-    Ok(Run::summarise(run.folder(), "train", summary)?)
 }
 
 /// What the run's own data allows to measure.
@@ -173,11 +109,11 @@ pub enum Measurable {
 
 impl Measurable {
     pub fn of(data: &Dataset) -> Self {
-        match (data.train.has_captions(), &data.test) {
-            (true, Some(_)) => Self::HeldOutPairs,
-            (true, None) => Self::TrainingPairs,
-            (false, _) if data.train.is_labelled() => Self::Classes,
-            (false, _) => Self::UnlabelledImages,
+        match (data.train.modality(), &data.test) {
+            (Modality::Pairs, Some(_)) => Self::HeldOutPairs,
+            (Modality::Pairs, None) => Self::TrainingPairs,
+            (Modality::Images, _) if data.train.is_labelled() => Self::Classes,
+            (Modality::Images, _) => Self::UnlabelledImages,
         }
     }
 

@@ -1,21 +1,17 @@
 //! `sogclr reproduce`: the paper's tables and figures at a budget of minutes or hours.
 
-use super::eval::{linear_and_knn, open_run_data};
 use super::theory::epsilon_of_run;
-use crate::cell::{Cell, Trained, stopped};
 use crate::charts::study_charts;
 use crate::error::CliError;
 use crate::interrupt::stop_on_ctrl_c;
+use crate::launch::{stopped, train};
 use crate::output::{note, say};
 use clap::Args;
-use serde_json::Value;
-use sogclr::bench::processor;
 use sogclr::config::{Overrides, RunConfig};
-use sogclr::eval::FrozenEncoder;
+use sogclr::race::{Cell, Trained, portable_title};
 use sogclr::report::{Results, table};
 use sogclr::storage::write_atomic;
-use sogclr::study::{Budget, CurvePoint, Kind, Record, Show, Study};
-use sogclr::train::{Run, open_device};
+use sogclr::study::{Budget, Kind, Record, Show, Study};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 
@@ -234,10 +230,9 @@ impl Reproduce {
         let mut cells = Vec::new();
         for run in wanted {
             let mut settings = run.settings.clone();
-            settings.lay_table(&source.0);
-            let (config, data) = RunConfig::resolve(&settings)?;
-            // Of a path only its end: records belong to no machine.
-            let title = Path::new(&data.title).file_name().map_or(String::new(), |name| name.to_string_lossy().into());
+            settings.lay_table(source.table());
+            let (config, data) = RunConfig::open(&settings)?;
+            let title = portable_title(&data.title);
             if let Some(record) = &run.record {
                 let path = self.records().join(format!("{}.json", run.key));
                 let other = |what: String| {
@@ -299,7 +294,7 @@ impl Reproduce {
             return Ok(());
         }
         // The record alone does not have the checkpoints.
-        match cell.train(stop)? {
+        match train(cell, stop)? {
             Trained::Finished => {
                 epsilon_of_run(&cell.folder, &PathBuf::from(format!("{}-histogram", self.stem(study).display())))
             }
@@ -311,45 +306,8 @@ impl Reproduce {
 
 /// Trains what is not trained yet, and measures it.
 fn train_and_measure(cell: &Cell, data: &str, stop: &AtomicBool) -> Result<Result<Record, Trained>, CliError> {
-    match cell.train(stop)? {
-        Trained::Finished => {}
-        other => return Ok(Err(other)),
+    match train(cell, stop)? {
+        Trained::Finished => Ok(Ok(cell.record(data, |_| {})?)),
+        other => Ok(Err(other)),
     }
-    let (result, cost) = (cell.result()?, cell.cost());
-    Ok(Ok(Record {
-        config: Record::portable(&cell.config),
-        data: data.to_owned(),
-        images: cost["samples"].as_u64().unwrap_or_default() as usize,
-        curve: if cell.config.text.is_none() { curve(cell, &result)? } else { Vec::new() },
-        result,
-        seconds: cost["seconds"].as_f64().unwrap_or_default(),
-        peak_rss_mb: cost["peak_rss_mb"].as_f64(),
-        threads: rayon::current_num_threads(),
-        processor: processor(),
-    }))
-}
-
-/// Linear accuracy of the untrained encoder, of every checkpoint that the run was told to keep, and of its end: `result`.
-fn curve(cell: &Cell, result: &Value) -> Result<Vec<CurvePoint>, CliError> {
-    let Some(every) = cell.config.train.keep_every else { return Ok(Vec::new()) };
-    let RunConfig { encoder, augment, seed, train, .. } = &cell.config;
-    let data = open_run_data(&cell.folder, &cell.config)?;
-    let steps = data.train.len() / train.batch;
-    let device = open_device(train.device)?;
-    let measured = |epoch: usize, encoder: FrozenEncoder| -> Result<CurvePoint, CliError> {
-        let found = linear_and_knn(&encoder, &data)?;
-        Ok(CurvePoint { epoch: epoch as f64, test: found.linear.top1, train: found.linear_train.top1 })
-    };
-    let mut points = vec![measured(0, FrozenEncoder::untrained(encoder, *seed, augment, device.clone()))?];
-    for checkpoint in Run::read_all(&cell.folder)? {
-        let checkpoint = checkpoint?;
-        let epoch = checkpoint.step / steps;
-        if checkpoint.step == epoch * steps && (1..train.epochs).contains(&epoch) && epoch.is_multiple_of(every) {
-            let frozen = FrozenEncoder::load(encoder, &checkpoint.encoder(), augment, device.clone())?;
-            points.push(measured(epoch, frozen)?);
-        }
-    }
-    let at = |name: &str| result[name]["top1"].as_f64().unwrap_or_default();
-    points.push(CurvePoint { epoch: train.epochs as f64, test: at("linear"), train: at("linear_train") });
-    Ok(points)
 }

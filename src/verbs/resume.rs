@@ -1,12 +1,12 @@
 //! `sogclr resume`: continue a run exactly where its last checkpoint left it.
 
-use super::pretrain::{Measurable, finish, summarise, train};
+use super::pretrain::{Measurable, finish, train};
 use crate::error::CliError;
 use crate::interrupt::stop_on_ctrl_c;
 use crate::output::{note, say};
 use clap::Args;
-use serde_json::json;
-use sogclr::train::{Run, Trainer};
+use sogclr::train::Pretraining;
+use std::ops::ControlFlow;
 use std::path::PathBuf;
 
 /// Continue a run that was stopped, killed or lost power.
@@ -21,24 +21,20 @@ pub struct Resume {
 
 impl Resume {
     pub fn run(self) -> Result<(), CliError> {
-        let run = Run::open(&self.run)?;
-        let data = run.open_data()?;
-        let (checkpoint, broken) = run.latest()?;
-        if let Some(error) = broken {
-            note!("going back to step {}: {error}", checkpoint.step);
+        let mut pretraining = Pretraining::resume(&self.run, crate::provenance())?;
+        if let Some(warning) = pretraining.warning() {
+            note!("{warning}");
         }
-        let trainer = Trainer::restore(&run.config, data.train.len(), checkpoint)?;
-        let (done, total) = (trainer.step(), trainer.plan().total_steps());
+        let (done, total) = (pretraining.step(), pretraining.total_steps());
         if done == total {
-            if Run::read_entry(&self.run, "train").is_none() {
-                summarise(&run, data.train.len(), total, json!({}))?;
-            }
+            pretraining.train(|_| ControlFlow::Continue(()))?;
             say!("{} is complete ({total} steps)", self.run.display());
             return Ok(());
         }
         note!("continuing at step {done} of {total}");
         let stop = stop_on_ctrl_c()?;
-        let measurable = Measurable::of(&data);
-        finish(train(&run, trainer, data.train, &stop, "training")?, &run, measurable)
+        let measurable = Measurable::of(&pretraining.run().open_data()?);
+        let outcome = train(&mut pretraining, &stop, "training")?;
+        finish(outcome, pretraining.run(), measurable)
     }
 }

@@ -1,15 +1,17 @@
 //! `sogclr search`: the images that fit a text.
 
 use super::eval::readable_images;
-use super::eval_pairs::Encoders;
+use super::eval_pairs::image_rows;
 use crate::error::CliError;
 use crate::output::{note, refuse_existing_file, say};
 use clap::Args;
 use sogclr::config::DeviceName;
+use sogclr::cpu::Isa;
 use sogclr::math::map_rows;
 use sogclr::report::contact_sheet;
 use sogclr::storage::write_atomic;
-use sogclr::train::{Run, open_device};
+use sogclr::train::open_device;
+use sogclr::trained::TrainedRun;
 use std::path::PathBuf;
 
 /// Find the images that fit a text best.
@@ -45,14 +47,14 @@ impl Search {
         if self.text.trim().is_empty() || self.top == 0 {
             return Err(CliError::Input("say what to look for, and show at least 1 match (-n)".into()));
         }
-        let config = Run::read_config(&self.run)?;
-        let encoders = Encoders::load(&self.run, &config, open_device(self.device.unwrap_or(config.train.device))?)?;
-        let (split, bad) = readable_images(&self.run, &config, self.images.as_deref())?;
+        let run = TrainedRun::open(&self.run)?;
+        let encoders = run.pair_encoders(open_device(self.device.unwrap_or(run.config.train.device))?)?;
+        let (split, bad) = readable_images(&run, self.images.as_deref())?;
         if let Some(first) = bad.first() {
             note!("left out {} unreadable images, first: {first}", bad.len());
         }
-        let (text, images) = (encoders.text.embed(&[&self.text], |_| {})?, encoders.images(&split)?);
-        let scores = map_rows(images.matrix().view(), text.matrix().view(), |_, s| s[0]);
+        let (text, images) = (encoders.text.embed(&[&self.text], |_| {})?, image_rows(&encoders, &split)?);
+        let scores = map_rows(Isa::best(), images.matrix().view(), text.matrix().view(), |_, s| s[0]);
         let mut order: Vec<usize> = (0..scores.len()).collect();
         order.sort_by(|&a, &b| scores[b].total_cmp(&scores[a]));
         order.truncate(self.top);

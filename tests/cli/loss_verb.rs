@@ -38,7 +38,8 @@ fn floats(bytes: &[u8]) -> Vec<f32> {
 fn loss_gradients_and_state_equal_pytorch() {
     let root = tempfile::tempdir().unwrap();
     let (input, out) = (root.path().join("in.safetensors"), root.path().join("out.safetensors"));
-    let info = std::fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("crates/sogclr/tests/golden/losses.json")).unwrap();
+    let info =
+        std::fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("crates/sogclr/tests/golden/losses.json")).unwrap();
     let info: serde_json::Value = serde_json::from_slice(&info).unwrap();
     let key = |key: &str, name: &str| format!("{key}={}", info[name].as_f64().unwrap());
     let (alpha, sigma, prior) = (key("alpha", "alpha"), key("sigma", "sigma"), key("prior", "prior"));
@@ -111,7 +112,8 @@ fn losses_with_keys_equal_pytorch() {
     let batch = |name: &'static str, golden_name: &str| (name, Dtype::F32, vec![4, 6], golden(golden_name, 0));
     let queue = {
         let file =
-            std::fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("crates/sogclr/tests/golden/losses.safetensors")).unwrap();
+            std::fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("crates/sogclr/tests/golden/losses.safetensors"))
+                .unwrap();
         SafeTensors::deserialize(&file).unwrap().tensor("keyed.queue").unwrap().data().to_vec()
     };
     let everything = [

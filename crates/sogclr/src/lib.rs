@@ -7,8 +7,10 @@
 pub mod augment;
 pub mod batch;
 pub mod bench;
+pub mod check;
 pub mod comm;
 pub mod config;
+pub mod cpu;
 pub mod data;
 pub mod encoder;
 pub mod eval;
@@ -16,13 +18,18 @@ pub mod loss;
 pub mod math;
 pub mod method;
 pub mod optim;
+pub mod params;
+pub mod provenance;
+pub mod race;
 pub mod report;
 pub mod state;
 pub mod storage;
 pub mod study;
+pub mod system;
 pub mod text;
 pub mod theory;
 pub mod train;
+pub mod trained;
 
 /// The version of burn that models, tensors and devices here are of.
 pub use burn;

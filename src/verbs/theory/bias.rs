@@ -1,6 +1,6 @@
 //! `sogclr theory bias`.
 
-use super::parts::Parts;
+use super::saved::Saved;
 use super::{World, folder_name, write_results};
 use crate::charts::{Chart, Series};
 use crate::error::CliError;
@@ -64,7 +64,7 @@ impl Bias {
         let settled = self.settled();
         let passing = PASSING_GAMMAS.into_iter().flat_map(of_gamma);
         let bar = Counter::new("estimators", settled.len() + 2 * PASSING_GAMMAS.len());
-        let parts = Parts::open(&self.out, &self.settings(&study), &probe.problem())?;
+        let parts = Saved::open(&self.out, &self.settings(&study), &probe.problem())?;
         let mut rows: Vec<BiasRow> = Vec::new();
         for (number, (estimator, batch)) in settled.into_iter().enumerate() {
             rows.push(parts.part(number, || study.settled(estimator, batch).map_err(failed))?);

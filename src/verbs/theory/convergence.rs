@@ -1,6 +1,6 @@
 //! `sogclr theory convergence`.
 
-use super::parts::Parts;
+use super::saved::Saved;
 use super::{World, folder_name, make_folder, write_results};
 use crate::charts::{Chart, Series};
 use crate::error::CliError;
@@ -133,7 +133,7 @@ impl Convergence {
             }
         }
         let bar = Counter::new("runs", runs.len());
-        let parts = Parts::open(&self.out, &self.settings(temperature), &features)?;
+        let parts = Saved::open(&self.out, &self.settings(temperature), &features)?;
         let summaries: Result<Vec<Summary>, CliError> = runs
             .into_par_iter()
             .enumerate()

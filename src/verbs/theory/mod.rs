@@ -3,19 +3,15 @@
 mod bias;
 mod convergence;
 mod epsilon;
-mod parts;
+mod saved;
 
 use crate::error::CliError;
 use crate::output::note;
 use clap::{Args, Subcommand};
-use rayon::prelude::*;
 use serde_json::Value;
-use sogclr::augment::Augmenter;
-use sogclr::burn::tensor::{Device, Tensor, TensorData};
 use sogclr::config::{Overrides, RunConfig};
 use sogclr::data::{DataConfig, Dataset, Split};
-use sogclr::encoder::{BufferUpdates, Model, NamedTensors, Pass, apply_buffers, import};
-use sogclr::math::{Purpose, SampleRng};
+use sogclr::params::NamedTensors;
 use sogclr::storage::write_atomic;
 use sogclr::theory::{FiniteProblem, Probe};
 use sogclr::train::{Run, open_device};
@@ -101,7 +97,7 @@ impl World {
                 if let Some(path) = &self.data {
                     overrides.lay("data.path", toml::Value::String(path.to_string_lossy().into_owned()));
                 }
-                let (config, data) = RunConfig::resolve(&overrides)?;
+                let (config, data) = RunConfig::open(&overrides)?;
                 Ok((config, data.train, None))
             }
         }
@@ -124,61 +120,18 @@ impl World {
         if split.len() < images {
             return Err(CliError::Input(format!("there are {} images, fewer than the {images} wanted", split.len())));
         }
-        let own = || toml::Table::try_from(&config.method).ok()?.get("temperature")?.as_float();
-        let tau = self.temperature.or_else(own).unwrap_or(0.1);
+        let tau = self.temperature.or(config.method.spec().temperature()).unwrap_or(0.1);
         if !(0.005..=10.0).contains(&tau) {
             return Err(CliError::Input(format!("--temperature {tau}: it must lie between 0.005 and 10")));
         }
-        let device = open_device(config.train.device)?;
-        let pixels = self.pixels(config, split, images)?;
-        let size = config.augment.views[0].size;
-        let model = Model::new(&config.model(), config.seed, &device.clone().autodiff());
-        let model = match weights {
-            Some(weights) => import(model, &weights).map_err(|error| CliError::Input(error.to_string()))?,
-            None => calibrated(model, &pixels, size, &device),
-        };
-        Ok((Probe::new(model, pixels, size, self.augmentations, device), tau))
-    }
-
-    /// `[images·augmentations, 3, size, size]`
-    fn pixels(&self, config: &RunConfig, split: &Split, images: usize) -> Result<Vec<f32>, CliError> {
-        let group = &config.augment.views[0];
-        let area = 3 * group.size * group.size;
-        let mut pixels = vec![0.0; images * self.augmentations * area];
-        // Folders come class after class: the first images would be of one class.
-        let ids = SampleRng::new(self.seed, Purpose::Theory, 0, 0, 1).permutation(split.len());
-        pixels.par_chunks_exact_mut(self.augmentations * area).enumerate().try_for_each_init(
-            || Augmenter::new(&config.augment),
-            |augmenter, (index, out)| {
-                let id = ids[index];
-                let image = split.image(id)?;
-                for (view, out) in out.chunks_exact_mut(area).enumerate() {
-                    augmenter.view(&image, group, &mut SampleRng::augment(self.seed, 0, id, view), out);
-                }
-                Ok::<(), CliError>(())
-            },
-        )?;
-        Ok(pixels)
+        let (compute, augmentations) = (open_device(config.train.device)?, self.augmentations);
+        let probe = Probe::of_run(config, split, images, augmentations, self.seed, weights.as_ref(), &compute);
+        Ok((probe.map_err(|error| CliError::Input(error.to_string()))?, tau))
     }
 }
 
 fn open(path: &Path) -> Result<Split, CliError> {
     Ok(Dataset::open(&DataConfig { path: Some(path.to_owned()), ..Default::default() }, 0)?.train)
-}
-
-/// An untrained model whose batch norm knows the images.
-fn calibrated(mut model: Model, pixels: &[f32], size: usize, device: &Device) -> Model {
-    const VIEWS: usize = 256;
-    const REPEATS: usize = 30;
-    let area = 3 * size * size;
-    let count = (pixels.len() / area).min(VIEWS);
-    for _ in 0..REPEATS {
-        let data = TensorData::new(pixels[..count * area].to_vec(), [count, 3, size, size]);
-        let mut updates = BufferUpdates::default();
-        model.forward(Tensor::from_data(data, device), &mut Pass::Train(&mut updates));
-        model = apply_buffers(model, &mut updates);
-    }
-    model
 }
 
 /// The end of a path: results belong to no machine.

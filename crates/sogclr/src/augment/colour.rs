@@ -1,6 +1,7 @@
 //! Colour operators on planar [0, 1] images, torchvision's definitions, clipped after each.
 //!
-//! On one channel, contrast is about the mean of the channel itself; saturation, hue and greyscale do nothing.
+//! Saturation, hue and greyscale are for red, green and blue: on any other number of channels they do nothing, and contrast is
+//! about the mean of all values.
 
 use super::Planes;
 
@@ -23,20 +24,20 @@ pub fn brightness(image: &mut Planes, factor: f32) {
 
 /// clip(f·x + (1−f)·mean luma)
 pub fn contrast(image: &mut Planes, factor: f32) {
-    let count = image.plane_len() as f64;
-    let total: f64 = if image.channels == 1 {
-        image.values.iter().map(|&v| f64::from(v)).sum()
-    } else {
+    let mean: f64 = if image.channels == 3 {
+        let count = image.plane_len() as f64;
         let (r, g, b) = rgb(image);
-        r.iter().zip(g).zip(b).map(|((r, g), b)| f64::from(luma(*r, *g, *b))).sum()
+        r.iter().zip(g).zip(b).map(|((r, g), b)| f64::from(luma(*r, *g, *b))).sum::<f64>() / count
+    } else {
+        image.values.iter().map(|&v| f64::from(v)).sum::<f64>() / image.values.len() as f64
     };
-    let shift = (1.0 - factor) * (total / count) as f32;
+    let shift = (1.0 - factor) * mean as f32;
     image.values.iter_mut().for_each(|v| *v = (factor * *v + shift).clamp(0.0, 1.0));
 }
 
 /// clip(f·x + (1−f)·luma)
 pub fn saturation(image: &mut Planes, factor: f32) {
-    if image.channels == 1 {
+    if image.channels != 3 {
         return;
     }
     let (r, g, b) = rgb(image);
@@ -50,7 +51,7 @@ pub fn saturation(image: &mut Planes, factor: f32) {
 
 /// Every channel becomes the luma.
 pub fn greyscale(image: &mut Planes) {
-    if image.channels == 1 {
+    if image.channels != 3 {
         return;
     }
     let (r, g, b) = rgb(image);
@@ -62,7 +63,7 @@ pub fn greyscale(image: &mut Planes) {
 
 /// Turns the hue by `shift` of the colour circle, through HSV.
 pub fn hue(image: &mut Planes, shift: f32) {
-    if image.channels == 1 {
+    if image.channels != 3 {
         return;
     }
     let (r, g, b) = rgb(image);

@@ -1,6 +1,7 @@
 //! Augmentation settings and the presets of the paper's sources.
 
 use super::RandAugment;
+use crate::check::{Problem, require};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -106,9 +107,9 @@ pub struct AugmentConfig {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub jigsaw: Option<Jigsaw>,
     /// Channel means subtracted after the other operations.
-    pub mean: [f32; 3],
-    /// Channel standard deviations divided by.
-    pub std: [f32; 3],
+    pub mean: Vec<f32>,
+    /// Channel standard deviations divided by; as many as the network sees channels.
+    pub std: Vec<f32>,
 }
 
 impl AugmentConfig {
@@ -154,7 +155,22 @@ impl AugmentConfig {
         let views = vec![CropGroup { count: if is_pairs { 1 } else { 2 }, size, scale }];
         let flip = if is_pairs { 0.0 } else { 0.5 };
         let rand_augment = (preset == Preset::Infomin).then(RandAugment::infomin);
+        let (mean, std) = (mean.to_vec(), std.to_vec());
         Self { preset, views, flip, jitter, grey, blur, rand_augment, jigsaw: None, mean, std }
+    }
+
+    /// The preset for images of any number of channels: what is not grey or colour is centred at a half.
+    pub fn for_channels(preset: Preset, size: usize, channels: usize) -> Self {
+        let colour = Self::preset(preset, size);
+        match channels {
+            1 | 3 => colour,
+            _ => Self { mean: vec![0.5; channels], std: vec![0.25; channels], ..colour },
+        }
+    }
+
+    /// Channels that the network sees; a single one of the images is repeated three times.
+    pub fn channels(&self) -> usize {
+        self.mean.len()
     }
 
     /// Crops of these counts and sizes. A single size keeps the preset's share of the area; several take multi-crop's.
@@ -189,4 +205,76 @@ pub fn parse_views(text: &str) -> Result<Vec<(usize, usize)>, String> {
         Some(_) => Err(format!("is {text:?}; the sizes must fall, large crops first: 4x160+2x96")),
         None => Err(format!("is {text:?}; write counts and sizes of crops, large ones first: 2x224 or 4x160+2x96")),
     }
+}
+
+impl AugmentConfig {
+    /// Refuses impossible values, and what does not fit images of `channels`.
+    pub fn check(&self, channels: usize) -> Result<(), Problem> {
+        self.check_views()?;
+        let (jitter, blur) = (&self.jitter, &self.blur);
+        for (key, p) in [
+            ("augment.flip", self.flip),
+            ("augment.grey", self.grey),
+            ("augment.jitter.probability", jitter.probability),
+            ("augment.blur.probability", blur.probability),
+        ] {
+            require((0.0..=1.0).contains(&p), key, || format!("is {p}; a probability lies between 0 and 1"))?;
+        }
+        let positive_sigma = blur.sigma[0] > 0.0 && blur.sigma[0] <= blur.sigma[1];
+        require(positive_sigma, "augment.blur.sigma", || format!("is {:?}; it must be positive and rise", blur.sigma))?;
+        let strengths = [jitter.brightness, jitter.contrast, jitter.saturation, jitter.hue];
+        let possible = strengths.iter().all(|s| (0.0..=10.0).contains(s));
+        require(possible, "augment.jitter", || "has a strength outside 0–10".into())?;
+        require(jitter.hue <= 0.5, "augment.jitter.hue", || {
+            format!("is {}; half of the circle of hues, 0.5, is the most", jitter.hue)
+        })?;
+        if let Some(operations) = &self.rand_augment {
+            require((0.0..=10.0).contains(&operations.magnitude), "augment.rand_augment.magnitude", || {
+                format!("is {}; it must lie between 0 and 10", operations.magnitude)
+            })?;
+            require(operations.count <= 15, "augment.rand_augment.count", || {
+                format!("is {}; at most 15", operations.count)
+            })?;
+        }
+        if let Some(jigsaw) = &self.jigsaw {
+            require(jigsaw.grid == 3, "augment.jigsaw.grid", || format!("is {}; it must be 3", jigsaw.grid))?;
+            check_scale("augment.jigsaw.scale", "is", jigsaw.scale)?;
+        }
+        self.check_statistics(channels)
+    }
+
+    fn check_views(&self) -> Result<(), Problem> {
+        let (key, views) = ("augment.views", self.view_count());
+        require(views >= 1, key, || "has no crops".into())?;
+        let falls = self.views.is_sorted_by(|a, b| a.size > b.size);
+        require(falls, key, || "must list large crops first, each group smaller than the one before".into())?;
+        require(views <= 100, key, || format!("has {views} crops of each image; at most 100"))?;
+        for group in &self.views {
+            check_scale(key, "has scale", group.scale)?;
+            require(group.count >= 1, key, || "has a group without crops".into())?;
+            require((4..=4096).contains(&group.size), key, || {
+                format!("has size {}; it must lie between 4 and 4096 pixels", group.size)
+            })?;
+        }
+        Ok(())
+    }
+
+    fn check_statistics(&self, channels: usize) -> Result<(), Problem> {
+        let (mean, std) = (self.mean.len(), self.std.len());
+        let fits = mean == std && (mean == channels || (channels == 1 && mean == 3));
+        require(fits, "augment.mean", || {
+            format!(
+                "has {mean} values and augment.std {std}; the images have {channels} channels, which both must have"
+            )
+        })?;
+        require(self.mean.iter().all(|m| m.is_finite()), "augment.mean", || "must be finite".into())?;
+        let positive = self.std.iter().all(|&s| s > 0.0 && s.is_finite());
+        require(positive, "augment.std", || "must be positive".into())
+    }
+}
+
+fn check_scale(key: &str, verb: &str, [low, high]: [f64; 2]) -> Result<(), Problem> {
+    require(0.0 < low && low <= high && high <= 1.0, key, || {
+        format!("{verb} {low}–{high}; it must lie within 0–1 and rise")
+    })
 }

@@ -1,9 +1,11 @@
 //! Random resized crop: torchvision's choice of box, Pillow's bicubic resize (crop first, then an antialiased
 //! filter that sees nothing outside the box).
 
-use crate::data::Image;
+use crate::data::{Image, Samples};
 use crate::math::SampleRng;
 use fast_image_resize as fir;
+use fir::images::{TypedImage, TypedImageRef};
+use fir::pixels::F32;
 
 /// A rectangle of an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,16 +23,22 @@ impl CropBox {
 
     /// The part of `image` inside the box.
     pub fn cut(self, image: &Image) -> Image {
+        let data = match &image.data {
+            Samples::U8(data) => self.cut_samples(image, data).into(),
+            Samples::U16(data) => self.cut_samples(image, data).into(),
+            Samples::F32(data) => self.cut_samples(image, data).into(),
+        };
+        Image { height: self.height, width: self.width, channels: image.channels, data }
+    }
+
+    fn cut_samples<T: Copy>(self, image: &Image, data: &[T]) -> Vec<T> {
         let (row_len, channels) = (image.width * image.channels, image.channels);
-        let data = image
-            .data
-            .chunks_exact(row_len)
+        data.chunks_exact(row_len)
             .skip(self.top)
             .take(self.height)
             .flat_map(|row| &row[self.left * channels..(self.left + self.width) * channels])
             .copied()
-            .collect();
-        Image { height: self.height, width: self.width, channels, data }
+            .collect()
     }
 
     /// A box of area U(scale)·H·W and log-uniform aspect ¾–4/3; after ten misses the largest central box of an
@@ -91,16 +99,63 @@ impl Resizer {
         self.resize(half, height, width)
     }
 
+    /// Bytes are resized as bytes, as Pillow does, everything else as floats.
     fn resize(&mut self, image: Image, height: usize, width: usize) -> Image {
         if (image.height, image.width) == (height, width) {
             return image;
         }
-        let kind = if image.channels == 1 { fir::PixelType::U8 } else { fir::PixelType::U8x3 };
-        let source = fir::images::ImageRef::new(image.width as u32, image.height as u32, &image.data, kind)
+        let channels = image.channels;
+        let data = match &image.data {
+            Samples::U8(data) if channels == 1 || channels == 3 => {
+                let kind = if channels == 1 { fir::PixelType::U8 } else { fir::PixelType::U8x3 };
+                self.resize_bytes(data, kind, &image, height, width).into()
+            }
+            Samples::U8(data) => {
+                let mut out = vec![0; height * width * channels];
+                for channel in 0..channels {
+                    let plane: Vec<u8> = data.iter().skip(channel).step_by(channels).copied().collect();
+                    let plane = self.resize_bytes(&plane, fir::PixelType::U8, &image, height, width);
+                    out.iter_mut().skip(channel).step_by(channels).zip(plane).for_each(|(out, v)| *out = v);
+                }
+                out.into()
+            }
+            data => {
+                let mut out = vec![0.0; height * width * channels];
+                for channel in 0..channels {
+                    let pixels = image.height * image.width;
+                    let plane = (0..pixels).map(|pixel| data.unit(pixel * channels + channel));
+                    let plane = self.resize_floats(plane.collect(), &image, height, width);
+                    out.iter_mut().skip(channel).step_by(channels).zip(plane).for_each(|(out, v)| *out = v);
+                }
+                out.into()
+            }
+        };
+        Image { height, width, channels, data }
+    }
+
+    fn resize_bytes(
+        &mut self,
+        data: &[u8],
+        kind: fir::PixelType,
+        image: &Image,
+        height: usize,
+        width: usize,
+    ) -> Vec<u8> {
+        let source = fir::images::ImageRef::new(image.width as u32, image.height as u32, data, kind)
             .expect("the buffer has the size of the image");
         let mut out = fir::images::Image::new(width as u32, height as u32, kind);
         self.resizer.resize(&source, &mut out, &self.options).expect("pixel types are equal");
-        Image { height, width, channels: image.channels, data: out.into_vec() }
+        out.into_vec()
+    }
+
+    fn resize_floats(&mut self, plane: Vec<f32>, image: &Image, height: usize, width: usize) -> Vec<f32> {
+        let pixels: Vec<F32> = plane.into_iter().map(F32::new).collect();
+        let source = TypedImageRef::new(image.width as u32, image.height as u32, &pixels)
+            .expect("the buffer has the size of the image");
+        let mut out = TypedImage::new(width as u32, height as u32);
+        self.resizer.resize_typed(&source, &mut out, &self.options).expect("pixel types are equal");
+        // Overshoot is clipped, as it is in bytes.
+        out.pixels().iter().map(|pixel| pixel.0.clamp(0.0, 1.0)).collect()
     }
 
     /// Shortest side to `shortest`, the other side in proportion.
@@ -120,7 +175,7 @@ mod tests {
     use super::*;
 
     fn blank(height: usize, width: usize) -> Image {
-        Image { height, width, channels: 1, data: vec![0; height * width] }
+        Image::new(height, width, 1, vec![0_u8; height * width])
     }
 
     #[test]
@@ -141,5 +196,29 @@ mod tests {
         assert!(shares.iter().all(|s| (0.19..0.42).contains(s)));
         let mean = shares.iter().sum::<f64>() / 500.0;
         assert!((mean - 0.3).abs() < 0.02, "{mean}");
+    }
+
+    /// A ramp of any kind of samples and any number of channels keeps its values where it is resized.
+    #[test]
+    fn every_kind_of_samples_is_cut_and_resized_alike() {
+        let (side, to) = (8, 5);
+        for channels in [1, 2, 3, 5] {
+            let ramp = |k: usize| (k / channels % side) * 30 + k % channels;
+            let count = side * side * channels;
+            let bytes: Vec<u8> = (0..count).map(|k| ramp(k) as u8).collect();
+            let words: Vec<u16> = bytes.iter().map(|&v| u16::from(v) * 257).collect();
+            let floats: Vec<f32> = bytes.iter().map(|&v| f32::from(v) / 255.0).collect();
+            let images = [
+                Image::new(side, side, channels, bytes),
+                Image::new(side, side, channels, words),
+                Image::new(side, side, channels, floats),
+            ];
+            let region = CropBox { top: 1, left: 0, height: 6, width: 8 };
+            let [bytes, words, floats] = images.map(|image| Resizer::default().crop_resize(&image, region, to, to));
+            for k in 0..to * to * channels {
+                let [a, b, c] = [&bytes, &words, &floats].map(|image| image.data.unit(k));
+                assert!((a - c).abs() < 1.01 / 255.0 && (b - c).abs() < 1e-6, "{channels} channels: {a} {b} {c}");
+            }
+        }
     }
 }

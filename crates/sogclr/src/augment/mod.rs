@@ -18,7 +18,7 @@ pub use rand_augment::{
     solarise, solarise_add, translate_x, translate_y,
 };
 
-use crate::data::Image;
+use crate::data::{Image, Samples};
 
 /// A float image in [0, 1], planar: `channels` × height × width.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -36,11 +36,20 @@ impl Planes {
         let len = self.plane_len();
         self.values.resize(image.channels * len, 0.0);
         for (channel, plane) in self.values.chunks_exact_mut(len).enumerate() {
-            let pixels = image.data.iter().skip(channel).step_by(image.channels);
-            plane.iter_mut().zip(pixels).for_each(|(out, &v)| *out = f32::from(v) / 255.0);
+            match &image.data {
+                Samples::U8(data) => {
+                    let pixels = data.iter().skip(channel).step_by(image.channels);
+                    plane.iter_mut().zip(pixels).for_each(|(out, &v)| *out = f32::from(v) / 255.0);
+                }
+                data => {
+                    let value = |pixel: usize| data.unit(pixel * image.channels + channel);
+                    plane.iter_mut().enumerate().for_each(|(pixel, out)| *out = value(pixel));
+                }
+            }
         }
     }
 
+    /// Values of one channel.
     pub fn plane_len(&self) -> usize {
         self.height * self.width
     }

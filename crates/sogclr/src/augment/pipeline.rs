@@ -2,22 +2,30 @@
 
 use super::{AugmentConfig, CropBox, CropGroup, Jigsaw, Jitter, Planes, Resizer, blur, colour, rand_augment};
 use crate::data::Image;
-use crate::math::SampleRng;
+use crate::math::{Layout, SampleRng};
 
 /// Applies the operations with buffers that are reused; one for each worker.
 pub struct Augmenter {
     config: AugmentConfig,
+    layout: Layout,
     resizer: Resizer,
     planes: Planes,
     scratch: Vec<f32>,
 }
 
 impl Augmenter {
-    pub fn new(config: &AugmentConfig) -> Self {
-        Self { config: config.clone(), resizer: Resizer::default(), planes: Planes::default(), scratch: Vec::new() }
+    /// Writes views in `layout`.
+    pub fn new(config: &AugmentConfig, layout: Layout) -> Self {
+        Self {
+            config: config.clone(),
+            layout,
+            resizer: Resizer::default(),
+            planes: Planes::default(),
+            scratch: Vec::new(),
+        }
     }
 
-    /// Writes one training view `[3, size, size]` of `image` to `out`.
+    /// Writes one training view of `size` × `size` pixels of `image` to `out`.
     pub fn view(&mut self, image: &Image, group: &CropGroup, rng: &mut SampleRng, out: &mut [f32]) {
         let region = CropBox::random(image, group.scale, rng);
         self.crop_flip(image, region, group.size, rng);
@@ -26,7 +34,7 @@ impl Augmenter {
     }
 
     /// Cuts a large crop into a grid and writes one tile of each cell, in random order; as in InfoMin, without colour
-    /// operations. `out[k]` is `[3, tile, tile]`.
+    /// operations. `out[k]` holds `tile` × `tile` pixels.
     pub fn jigsaw(&mut self, image: &Image, config: &Jigsaw, rng: &mut SampleRng, out: &mut [&mut [f32]]) {
         let view = self.config.views[0].size;
         let (cell, tile) = (config.cell_size(view), config.tile_size(view));
@@ -90,14 +98,18 @@ impl Augmenter {
         }
     }
 
-    /// (x − mean)/std; one channel is repeated three times.
+    /// (x − mean)/std; a single channel is repeated where more are wanted.
     fn normalise(&self, out: &mut [f32]) {
-        let len = self.planes.plane_len();
-        for (channel, out) in out.chunks_exact_mut(len).enumerate() {
+        let (len, channels) = (self.planes.plane_len(), self.config.channels());
+        for (channel, (mean, std)) in self.config.mean.iter().zip(&self.config.std).enumerate() {
             let source = channel.min(self.planes.channels - 1);
             let plane = &self.planes.values[source * len..][..len];
-            let (mean, scale) = (self.config.mean[channel], 1.0 / self.config.std[channel]);
-            out.iter_mut().zip(plane).for_each(|(out, v)| *out = (v - mean) * scale);
+            let scale = 1.0 / std;
+            let write = |(out, v): (&mut f32, &f32)| *out = (v - mean) * scale;
+            match self.layout {
+                Layout::ChannelsFirst => out[channel * len..][..len].iter_mut().zip(plane).for_each(write),
+                Layout::ChannelsLast => out[channel..].iter_mut().step_by(channels).zip(plane).for_each(write),
+            }
         }
     }
 }
@@ -129,12 +141,12 @@ mod tests {
         let jigsaw = Jigsaw { grid: 3, scale: [1.0, 1.0] };
         assert_eq!((jigsaw.cell_size(view) * 3, jigsaw.tile_size(view)), (39, 10));
         assert_eq!((jigsaw.cell_size(224) * 3, jigsaw.tile_size(224)), (255, 64), "InfoMin's");
-        let data = (0..side * side).map(|i| (i / side / 12 * 3 + i % side / 12) as u8 * 25).collect();
-        let image = Image { height: side, width: side, channels: 1, data };
+        let data: Vec<u8> = (0..side * side).map(|i| (i / side / 12 * 3 + i % side / 12) as u8 * 25).collect();
+        let image = Image::new(side, side, 1, data);
         let mut config = AugmentConfig::preset(Preset::Grey, view);
-        (config.flip, config.mean, config.std) = (0.0, [0.0; 3], [1.0; 3]);
+        (config.flip, config.mean, config.std) = (0.0, vec![0.0; 3], vec![1.0; 3]);
         let tile = jigsaw.tile_size(view);
-        let mut augmenter = Augmenter::new(&config);
+        let mut augmenter = Augmenter::new(&config, Layout::ChannelsFirst);
         let mut orders = Vec::new();
         for sample in 0..20 {
             let mut buffers = vec![vec![0.0; 3 * tile * tile]; 9];
@@ -151,5 +163,37 @@ mod tests {
         orders.sort();
         orders.dedup();
         assert!(orders.len() > 15, "shuffled");
+    }
+
+    /// Five channels of 16 bits: each is normalised by its own mean, and the two layouts hold the same values.
+    #[test]
+    fn any_number_of_channels_is_normalised_in_both_layouts() {
+        let (size, channels) = (4, 5);
+        let data: Vec<u16> = (0..size * size * channels).map(|k| (k * 700) as u16).collect();
+        let image = Image::new(size, size, channels, data);
+        let mut config = AugmentConfig::for_channels(Preset::Imagenet, size, channels);
+        assert_eq!(config.channels(), channels);
+        config.mean = (0..channels).map(|channel| 0.1 * channel as f32).collect();
+        let render = |layout| {
+            let mut out = vec![f32::NAN; channels * size * size];
+            Augmenter::new(&config, layout).centre_view(&image, size, &mut out);
+            out
+        };
+        let (first, last) = (render(Layout::ChannelsFirst), render(Layout::ChannelsLast));
+        for channel in 0..channels {
+            for pixel in 0..size * size {
+                let value = (image.data.unit(pixel * channels + channel) - config.mean[channel]) / config.std[channel];
+                assert!((first[channel * size * size + pixel] - value).abs() < 1e-5);
+                assert_eq!(first[channel * size * size + pixel], last[pixel * channels + channel]);
+            }
+        }
+        // Colour operations leave what is not red, green and blue as it is.
+        let mut planes = Planes::default();
+        planes.read(&image);
+        let before = planes.clone();
+        colour::saturation(&mut planes, 0.3);
+        colour::hue(&mut planes, 0.2);
+        colour::greyscale(&mut planes);
+        assert_eq!(planes, before);
     }
 }

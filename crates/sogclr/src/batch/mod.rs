@@ -11,8 +11,8 @@ pub use crops::Crops;
 pub use texts::Texts;
 
 use crate::augment::{AugmentConfig, Augmenter};
-use crate::data::{DataError, Split};
-use crate::math::{Purpose, SampleRng};
+use crate::data::{DataError, Image, Split};
+use crate::math::{Layout, Purpose, SampleRng};
 use rayon::prelude::*;
 use std::ops::Range;
 use std::sync::Arc;
@@ -69,7 +69,35 @@ pub struct Rendering {
     pub augment: AugmentConfig,
     /// Tokens of a caption, for image–text pairs.
     pub context: Option<usize>,
+    /// Seed of every random choice.
     pub seed: u64,
+    /// The order of pixels that the network wants.
+    pub layout: Layout,
+}
+
+/// Decodes each of the images `ids` once, in parallel, and lets `draw` fill its place with views. Training, evaluation and theory
+/// come by here.
+pub fn render<T: Send>(
+    split: &Split,
+    augment: &AugmentConfig,
+    layout: Layout,
+    ids: &[usize],
+    places: Vec<T>,
+    draw: impl Fn(&mut Augmenter, &Image, usize, T) + Sync,
+) -> Result<(), DataError> {
+    places.into_par_iter().zip(ids).try_for_each_init(
+        || Augmenter::new(augment, layout),
+        |augmenter, (place, &id)| {
+            let image = split.image(id)?;
+            let (given, wanted) = (image.channels, augment.channels());
+            if given != wanted && !(given == 1 && wanted == 3) {
+                let cause = format!("it has {given} channels, the others {wanted}");
+                return Err(DataError::Decode { name: split.name(id), cause });
+            }
+            draw(augmenter, &image, id, place);
+            Ok(())
+        },
+    )
 }
 
 /// Makes batches on a thread of its own, with the pixels computed by the shared pool.
@@ -98,7 +126,7 @@ impl Loader {
                 let ids = order[first..first + plan.batch].to_vec();
                 let share = plan.batch / ranks;
                 let ours = rank * share..(rank + 1) * share;
-                let batch = render(&split, &rendering, step, epoch, ids, ours);
+                let batch = render_batch(&split, &rendering, step, epoch, ids, ours);
                 let failed = batch.is_err();
                 // The receiver is gone once training stops.
                 if sender.send(batch).is_err() || failed {
@@ -115,7 +143,7 @@ impl Loader {
     }
 }
 
-fn render(
+fn render_batch(
     split: &Split,
     rendering: &Rendering,
     step: usize,
@@ -123,49 +151,45 @@ fn render(
     ids: Vec<usize>,
     ours: Range<usize>,
 ) -> Result<Batch, DataError> {
-    let Rendering { augment, context, seed } = rendering;
-    let (share, seed) = (ours.len(), *seed);
-    let mut crops: Vec<Crops> = augment.views.iter().map(|group| Crops::new(group.count, group.size, share)).collect();
-    let mut tiles = augment.jigsaw.as_ref().map(|jigsaw| {
-        let size = augment.views[0].size;
-        Crops::new(jigsaw.tiles(), jigsaw.tile_size(size), share)
-    });
-    // slots[i] = the places of sample i's views, in every group; jigsaws[i] = those of its tiles
-    let mut slots: Vec<Vec<(usize, usize, &mut [f32])>> = (0..share).map(|_| Vec::new()).collect();
+    let Rendering { augment, context, seed, layout } = rendering;
+    let (share, seed, channels) = (ours.len(), *seed, augment.channels());
+    let new = |count: usize, size: usize| Crops::new(count, size, channels, share, *layout);
+    let mut crops: Vec<Crops> = augment.views.iter().map(|group| new(group.count, group.size)).collect();
+    let mut tiles = augment.jigsaw.as_ref().map(|jigsaw| new(jigsaw.tiles(), jigsaw.tile_size(augment.views[0].size)));
+    // places[i] = where sample i's views go, in every group, and its tiles
+    let mut places: Vec<(Vec<Slot>, Vec<&mut [f32]>)> = (0..share).map(|_| (Vec::new(), Vec::new())).collect();
     let mut first_view = 0;
     for (g, group) in crops.iter_mut().enumerate() {
-        let area = 3 * group.size * group.size;
+        let area = group.area();
         for (place, out) in group.pixels.chunks_exact_mut(area).enumerate() {
-            slots[place % share].push((g, first_view + place / share, out));
+            places[place % share].0.push((g, first_view + place / share, out));
         }
         first_view += group.count;
     }
-    let mut jigsaws: Vec<Vec<&mut [f32]>> = (0..share).map(|_| Vec::new()).collect();
     if let Some(tiles) = &mut tiles {
-        for (place, out) in tiles.pixels.chunks_exact_mut(3 * tiles.size * tiles.size).enumerate() {
-            jigsaws[place % share].push(out);
+        let area = tiles.area();
+        for (place, out) in tiles.pixels.chunks_exact_mut(area).enumerate() {
+            places[place % share].1.push(out);
         }
     }
     let ours_ids = &ids[ours.clone()];
-    slots.into_par_iter().zip(jigsaws).zip(ours_ids).try_for_each_init(
-        || Augmenter::new(augment),
-        |augmenter, ((slots, mut jigsaw), &id)| {
-            let image = split.image(id)?;
-            for (group, view, out) in slots {
-                let mut rng = SampleRng::augment(seed, epoch, id, view);
-                augmenter.view(&image, &augment.views[group], &mut rng, out);
-            }
-            if let Some(config) = &augment.jigsaw {
-                let mut rng = SampleRng::augment(seed, epoch, id, first_view);
-                augmenter.jigsaw(&image, config, &mut rng, &mut jigsaw);
-            }
-            Ok(())
-        },
-    )?;
+    render(split, augment, *layout, ours_ids, places, |augmenter, image, id, (slots, mut tiles)| {
+        for (group, view, out) in slots {
+            let mut rng = SampleRng::augment(seed, epoch, id, view);
+            augmenter.view(image, &augment.views[group], &mut rng, out);
+        }
+        if let Some(config) = &augment.jigsaw {
+            let mut rng = SampleRng::augment(seed, epoch, id, first_view);
+            augmenter.jigsaw(image, config, &mut rng, &mut tiles);
+        }
+    })?;
     let texts = context.map(|context| Texts::draw(split, ours_ids, seed, epoch, context));
     let labels = ids.iter().map(|&id| split.label(id)).collect();
     Ok(Batch { step, epoch, ids, ours, labels, crops, tiles, texts })
 }
+
+/// Group of crops, view, and where the view goes.
+type Slot<'a> = (usize, usize, &'a mut [f32]);
 
 #[cfg(test)]
 mod tests {
@@ -182,7 +206,7 @@ mod tests {
         let mut config = AugmentConfig::preset(Preset::Grey, 12);
         config.views.push(CropGroup { count: 1, size: 8, scale: [0.05, 0.14] });
         config.jigsaw = Some(Jigsaw { grid: 3, scale: [0.6, 1.0] });
-        Rendering { augment: config, context: None, seed: 1 }
+        Rendering { augment: config, context: None, seed: 1, layout: Layout::ChannelsFirst }
     }
 
     fn pixels(batch: &Batch) -> Vec<&[f32]> {
@@ -211,15 +235,17 @@ mod tests {
     fn one_thread_and_three_make_the_same_pixels() {
         let render_with = |threads| {
             let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-            pool.install(|| pixels(&render(&split(), &augment(), 0, 0, (0..10).collect(), 0..10).unwrap()).concat())
+            pool.install(|| {
+                pixels(&render_batch(&split(), &augment(), 0, 0, (0..10).collect(), 0..10).unwrap()).concat()
+            })
         };
         assert_eq!(render_with(1), render_with(3));
     }
 
     #[test]
     fn ranks_share_the_batch_without_changing_pixels() {
-        let whole = render(&split(), &augment(), 0, 0, (0..8).collect(), 0..8).unwrap();
-        let second = render(&split(), &augment(), 0, 0, (0..8).collect(), 4..8).unwrap();
+        let whole = render_batch(&split(), &augment(), 0, 0, (0..8).collect(), 0..8).unwrap();
+        let second = render_batch(&split(), &augment(), 0, 0, (0..8).collect(), 4..8).unwrap();
         let view = 3 * 12 * 12;
         assert_eq!(
             second.crops[0].pixels[..4 * view],

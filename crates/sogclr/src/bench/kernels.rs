@@ -4,7 +4,7 @@ use super::median;
 use crate::encoder::EncoderConfig;
 use rayon::prelude::*;
 use serde::Serialize;
-use sogclr_kernels::{Buffer, Conv, conv2d, conv2d_input_grad, conv2d_weight_grad};
+use sogclr_kernels::{Buffer, Conv, Engine, conv2d, conv2d_input_grad, conv2d_weight_grad};
 use std::time::{Duration, Instant};
 
 /// How long each measurement repeats.
@@ -15,7 +15,7 @@ const PEAK_SIDE: usize = 384;
 /// One shape; speeds in GFLOP/s of the direct sum. Winograd's algorithm does that work with fewer products and so can
 /// exceed the peak.
 #[derive(Clone, Debug, Serialize)]
-pub struct LayerReport {
+pub struct LayerSpeed {
     pub count: usize,
     pub size: usize,
     pub input: usize,
@@ -28,22 +28,23 @@ pub struct LayerReport {
 }
 
 #[derive(Clone, Debug, Serialize)]
-pub struct KernelReport {
+pub struct KernelSpeeds {
     /// GFLOP/s of the fastest matrix product on all threads.
     pub peak: f64,
-    pub layers: Vec<LayerReport>,
+    pub layers: Vec<LayerSpeed>,
 }
 
 /// Measures every distinct convolution of `encoder` for `images` of `size` pixels.
 pub fn measure_kernels(
     encoder: &EncoderConfig,
+    engine: Engine,
     images: usize,
     size: usize,
-    mut done: impl FnMut(&LayerReport),
-) -> KernelReport {
-    let peak = matmul_peak();
+    mut done: impl FnMut(&LayerSpeed),
+) -> KernelSpeeds {
+    let peak = matmul_peak(engine);
     let mut layers = Vec::new();
-    for (count, shape) in encoder.convolutions(size) {
+    for (count, shape) in encoder.spec().convolutions(size, 3) {
         let conv = Conv { n: images, ..shape };
         let filled = |len: usize| -> Buffer {
             let mut buffer = Buffer::new(len);
@@ -51,26 +52,26 @@ pub fn measure_kernels(
             buffer
         };
         let (mut x, mut w, mut y) = (filled(conv.x_len()), filled(conv.w_len()), filled(conv.y_len()));
-        let layer = LayerReport {
+        let layer = LayerSpeed {
             count,
             size: conv.h,
             input: conv.ci,
             output: conv.co,
             kernel: conv.k,
             stride: conv.stride,
-            forward: gflops(conv.flops(), || conv2d(conv, &x, &w, &mut y)),
-            input_grad: gflops(conv.flops(), || conv2d_input_grad(conv, &y, &w, &mut x)),
-            weight_grad: gflops(conv.flops(), || conv2d_weight_grad(conv, &x, &y, &mut w)),
+            forward: gflops(conv.flops(), || conv2d(engine, conv, &x, &w, &mut y)),
+            input_grad: gflops(conv.flops(), || conv2d_input_grad(engine, conv, &y, &w, &mut x)),
+            weight_grad: gflops(conv.flops(), || conv2d_weight_grad(engine, conv, &x, &y, &mut w)),
         };
         done(&layer);
         layers.push(layer);
     }
-    KernelReport { peak, layers }
+    KernelSpeeds { peak, layers }
 }
 
 /// The fastest of many matrix products whose operands stay in the caches: ndarray's, one on each thread, and our own 1×1
 /// convolution over all threads.
-fn matmul_peak() -> f64 {
+fn matmul_peak(engine: Engine) -> f64 {
     let (threads, side) = (rayon::current_num_threads(), PEAK_SIDE);
     let matrix = ndarray::Array2::<f32>::from_elem((side, side), 0.5);
     let theirs = || {
@@ -80,7 +81,7 @@ fn matmul_peak() -> f64 {
     };
     let conv = Conv { n: side * threads, h: 1, w: 1, ci: side, co: side, k: 1, stride: 1, pad: 0 };
     let (x, w, mut y) = (vec![0.5; conv.x_len()], vec![0.5; conv.w_len()], vec![0.0; conv.y_len()]);
-    let ours = || conv2d(conv, &x, &w, &mut y);
+    let ours = || conv2d(engine, conv, &x, &w, &mut y);
     let best = |times: Vec<f64>| conv.flops() as f64 / times.into_iter().fold(f64::INFINITY, f64::min) / 1e9;
     best(times(theirs)).max(best(times(ours)))
 }

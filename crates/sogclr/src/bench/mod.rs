@@ -3,13 +3,12 @@
 mod kernels;
 mod loss;
 mod step;
-mod usage;
 
-pub use kernels::{KernelReport, LayerReport, measure_kernels};
-pub use loss::{LossReport, measure_loss};
-pub use step::{StepBench, StepReport, WARM_UP};
-pub use usage::{cpu_seconds, peak_rss_mb, processor};
+pub use kernels::{KernelSpeeds, LayerSpeed, measure_kernels};
+pub use loss::{LossSpeed, measure_loss};
+pub use step::{StepBench, StepSpeed, WARM_UP};
 
+use crate::system::{cpu_seconds, peak_rss_mb};
 use std::time::Instant;
 
 /// What one repetition takes.

@@ -4,15 +4,14 @@
 use super::{peak_rss_mb, time};
 use crate::batch::{Batch, Crops, Texts};
 use crate::comm::Solo;
-use crate::encoder::{Model, ModelConfig};
+use crate::data::Modality;
+use crate::encoder::{Compute, Model, ModelConfig};
 use crate::loss::LossError;
 use crate::math::{Purpose, SampleRng};
-use crate::method::{MethodConfig, Parts, Setting};
+use crate::method::{BuildContext, MethodConfig, Setting};
 use crate::optim::{AdamW, Optimizer, OptimizerConfig, Sgd};
-use crate::state::SampleState;
 use crate::text::{END, START};
-use crate::train::step;
-use burn::tensor::Device;
+use crate::train::{Learner, StepPlan};
 use serde::Serialize;
 
 /// Samples that have a u; a batch visits the first of them.
@@ -28,12 +27,13 @@ pub struct StepBench {
     pub model: ModelConfig,
     pub batch: usize,
     pub steps: usize,
-    pub device: Device,
+    /// Where.
+    pub compute: Compute,
 }
 
 /// Medians over the steps. A view is one image through the network: 2·batch of them in a step, or one for each text.
 #[derive(Clone, Debug, Serialize)]
-pub struct StepReport {
+pub struct StepSpeed {
     pub views_per_s: f64,
     pub step_ms_median: f64,
     /// `null` where the system does not tell.
@@ -43,22 +43,25 @@ pub struct StepReport {
 
 impl StepBench {
     /// Runs the steps; `done` is called after each.
-    pub fn run(&self, mut done: impl FnMut()) -> Result<StepReport, LossError> {
-        let device = self.device.clone().autodiff();
-        let model = Model::new(&self.model, 0, &device);
+    pub fn run(&self, mut done: impl FnMut()) -> Result<StepSpeed, LossError> {
+        let compute = self.compute.autodiff();
+        let model = Model::new(&self.model, 0, &compute);
         let has_text = self.model.text.is_some();
-        let mut optimizer = Optimizer::new(match has_text {
+        let optimizer = Optimizer::new(match has_text {
             true => OptimizerConfig::Adamw(AdamW { beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weight_decay: 0.1 }),
             false => OptimizerConfig::Sgd(Sgd { momentum: 0.9, nesterov: false, weight_decay: 1e-4 }),
         });
         let (samples, batch) = (SAMPLES, self.batch);
-        let setting = Setting { is_small: false, is_grey: false, has_text, samples, batch, epochs: 1 };
+        let modality = if has_text { Modality::Pairs } else { Modality::Images };
+        let setting = Setting { is_small: false, is_grey: false, modality, samples, batch, epochs: 1 };
         let config = MethodConfig::named("sogclr", &setting).expect("a known name");
-        let mut method = config.spec().build(&Parts { model: &self.model, seed: 0, device });
-        let mut state = SampleState::new(SAMPLES.max(self.batch), method.loss().columns());
+        let method = config.spec().build(&BuildContext { model: &self.model, seed: 0, compute });
+        let mut learner = Learner::new(model, optimizer, method, SAMPLES.max(self.batch), &self.compute);
+        let plan = StepPlan { chunk: self.batch, lr: RATE, peak_lr: RATE, total_steps: WARM_UP + self.steps };
         let mut rng = SampleRng::new(0, Purpose::Augment, 0, 0, 0);
-        let (views, size) = (if has_text { 1 } else { 2 }, self.model.image_size);
-        let pixels: Vec<f32> = (0..views * batch * 3 * size * size).map(|_| rng.uniform(-2.0, 2.0) as f32).collect();
+        let (views, size, channels) = (if has_text { 1 } else { 2 }, self.model.image_size, self.model.channels);
+        let pixels: Vec<f32> =
+            (0..views * batch * channels * size * size).map(|_| rng.uniform(-2.0, 2.0) as f32).collect();
         let texts = self.model.text.as_ref().map(|text| random_texts(batch, text.context, &mut rng));
         let mut batch = Batch {
             step: 0,
@@ -66,20 +69,17 @@ impl StepBench {
             ids: (0..self.batch).collect(),
             ours: 0..self.batch,
             labels: None,
-            crops: vec![Crops { count: views, size, pixels }],
+            crops: vec![Crops { pixels, ..Crops::new(views, size, channels, self.batch, self.compute.layout()) }],
             tiles: None,
             texts,
         };
-        let mut model = Some(model);
         let timing = time(WARM_UP, self.steps, |index| {
             batch.step = index;
-            let now = model.take().expect("between steps");
-            let (next, _) = step(now, &mut optimizer, &mut *method, &mut state, &batch, self.batch, &Solo, RATE)?;
-            model = Some(next);
+            learner.step(&batch, &plan, &Solo)?;
             done();
             Ok(())
         })?;
-        Ok(StepReport {
+        Ok(StepSpeed {
             views_per_s: (views * self.batch) as f64 / timing.seconds,
             step_ms_median: 1e3 * timing.seconds,
             cpu_s_per_step: timing.cpu_seconds,

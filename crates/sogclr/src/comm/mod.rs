@@ -1,6 +1,7 @@
 //! Collectives of the training step. One process is not a special case: [`Solo`] returns its input.
 
 use crate::math::Matrix;
+use crate::params::to_host;
 use burn::tensor::{Tensor, TensorData};
 
 /// What the step needs of a group of equal processes.
@@ -21,7 +22,7 @@ pub trait Collective: Send + Sync {
     /// [`Collective::all_reduce_sum`] of a tensor on a device.
     fn all_reduce_tensor(&self, tensor: Tensor<1>) -> Tensor<1> {
         let device = tensor.device();
-        let mut values = tensor.into_data().try_to_vec::<f32>().expect("gradients are f32");
+        let mut values = to_host(tensor);
         self.all_reduce_sum(&mut values);
         let len = values.len();
         Tensor::from_data(TensorData::new(values, [len]), &device)

@@ -1,14 +1,138 @@
 //! What the user gave, as one TOML table: recipe file first, then `--set key=value` and flags on top.
 
-use super::ConfigError;
+use super::resolve::{parse, table};
+use super::{ConfigError, DeviceName};
+use crate::augment::AugmentConfig;
+use crate::data::DataConfig;
+use crate::encoder::{EncoderConfig, HeadConfig};
+use crate::method::{External, MethodConfig};
+use crate::optim::{LearningRate, OptimizerConfig};
+use serde::Serialize;
 use std::path::Path;
 use toml::{Table, Value};
 
-/// The user's keys, not yet checked against the types.
+/// What the user gave, not yet checked against the types. From Rust it is built with the types themselves:
+///
+/// ```
+/// use sogclr::config::Overrides;
+/// use sogclr::method::SimclrConfig;
+/// use sogclr::optim::{LearningRate, Scaling, Sgd};
+///
+/// let settings = Overrides::default()
+///     .batch(64)
+///     .epochs(10)
+///     .method(SimclrConfig { temperature: 0.2 })
+///     .optimizer(Sgd { momentum: 0.9, nesterov: true, weight_decay: 1e-4 })
+///     .learning_rate(LearningRate::new(0.3, Scaling::Linear));
+/// ```
 #[derive(Clone, Debug, Default)]
-pub struct Overrides(pub Table);
+pub struct Overrides {
+    table: Table,
+    external: Option<External>,
+}
+
+/// Settings by their types; what is not set has defaults that fit the data.
+impl Overrides {
+    /// Images in each step.
+    pub fn batch(self, images: usize) -> Self {
+        self.with("train.batch", images as i64)
+    }
+
+    /// Passes over the data.
+    pub fn epochs(self, epochs: usize) -> Self {
+        self.with("train.epochs", epochs as i64)
+    }
+
+    /// Seed of every random choice, below 2⁶³.
+    pub fn seed(self, seed: u64) -> Self {
+        self.with("seed", seed as i64)
+    }
+
+    /// Side of the crops in pixels.
+    pub fn image_size(self, pixels: usize) -> Self {
+        self.with("data.image_size", pixels as i64)
+    }
+
+    /// Where to compute.
+    pub fn device(self, device: DeviceName) -> Self {
+        self.with_table("train.device", &device)
+    }
+
+    /// Which images to use.
+    pub fn images(self, data: &DataConfig) -> Self {
+        self.with_table("data", data)
+    }
+
+    /// The method and its hyper-parameters; one of another program from [`MethodConfig::external`].
+    pub fn method(mut self, method: impl Into<MethodConfig>) -> Self {
+        let method = method.into();
+        self.external = match &method {
+            MethodConfig::External(external) => Some(external.clone()),
+            _ => None,
+        };
+        self.with_table("method", &method)
+    }
+
+    /// The network.
+    pub fn encoder(self, encoder: impl Into<EncoderConfig>) -> Self {
+        self.with_table("encoder", &encoder.into())
+    }
+
+    /// The projection head.
+    pub fn head(self, head: &HeadConfig) -> Self {
+        self.with_table("head", head)
+    }
+
+    /// How gradients become updates.
+    pub fn optimizer(self, optimizer: impl Into<OptimizerConfig>) -> Self {
+        self.with_table("optimizer", &optimizer.into())
+    }
+
+    /// How fast.
+    pub fn learning_rate(self, rate: LearningRate) -> Self {
+        self.with_table("learning_rate", &rate)
+    }
+
+    /// How views are made.
+    pub fn augment(self, augment: &AugmentConfig) -> Self {
+        self.with_table("augment", augment)
+    }
+
+    fn with(mut self, key: &str, value: impl Into<Value>) -> Self {
+        self.lay(key, value.into());
+        self
+    }
+
+    /// A whole value replaces what was there.
+    fn with_table(mut self, key: &str, value: &impl Serialize) -> Self {
+        set_key(&mut self.table, key, Value::try_from(value).expect("a configuration is plain data"));
+        self
+    }
+}
 
 impl Overrides {
+    /// Which images to use, with absolute paths, and the seed that draws a share of them.
+    pub fn data(&self) -> Result<(DataConfig, u64), ConfigError> {
+        let seed = self.get("seed").map_or(Ok(0), |value| parse("seed", value))?;
+        let mut all = table(&DataConfig::default());
+        if let Some(Value::Table(given)) = self.get("data") {
+            lay_over(&mut all, &given);
+        }
+        let data: DataConfig = parse("data", Value::Table(all))?;
+        data.check()?;
+        Ok((data.absolute(), seed))
+    }
+
+    /// The method of another program.
+    pub(super) fn external(&self) -> Option<&External> {
+        self.external.as_ref()
+    }
+
+    /// Everything as TOML.
+    pub fn table(&self) -> &Table {
+        &self.table
+    }
+
     /// A recipe file, or a run folder's `config.toml`.
     pub fn from_file(path: &Path) -> Result<Self, ConfigError> {
         let text =
@@ -17,14 +141,14 @@ impl Overrides {
             origin: path.display().to_string(),
             message: error.to_string().trim().to_owned(),
         })?;
-        Ok(Self(table))
+        Ok(table.into())
     }
 
     /// Sets a dotted key from its TOML text; text that is not TOML is taken as a string.
     pub fn set(&mut self, assignment: &str) -> Result<(), ConfigError> {
         let Some((key, text)) = assignment.split_once('=') else {
             let message = format!("expected key=value, found {assignment:?}");
-            return Err(ConfigError::Syntax { origin: "--set".into(), message });
+            return Err(ConfigError::Syntax { origin: "an assignment".into(), message });
         };
         let value = format!("v = {}", text.trim()).parse::<Table>().ok().and_then(|mut table| table.remove("v"));
         self.lay(key.trim(), value.unwrap_or_else(|| Value::String(text.trim().to_owned())));
@@ -35,19 +159,34 @@ impl Overrides {
     pub fn lay(&mut self, key: &str, value: Value) {
         let mut table = Table::new();
         set_key(&mut table, key, value);
-        lay_over(&mut self.0, &table);
+        lay_over(&mut self.table, &table);
     }
 
     /// Lays a whole table over what is there.
     pub fn lay_table(&mut self, table: &Table) {
-        lay_over(&mut self.0, table);
+        lay_over(&mut self.table, table);
+    }
+
+    /// The value at a dotted key.
+    pub(super) fn get(&self, key: &str) -> Option<Value> {
+        self.at(key).cloned()
     }
 
     /// The string at a dotted key.
     pub(super) fn string(&self, key: &str) -> Option<&str> {
+        self.at(key)?.as_str()
+    }
+
+    fn at(&self, key: &str) -> Option<&Value> {
         let mut parts = key.split('.');
-        let first = self.0.get(parts.next()?)?;
-        parts.try_fold(first, |value, part| value.get(part))?.as_str()
+        let first = self.table.get(parts.next()?)?;
+        parts.try_fold(first, |value, part| value.get(part))
+    }
+}
+
+impl From<Table> for Overrides {
+    fn from(table: Table) -> Self {
+        Self { table, external: None }
     }
 }
 
@@ -93,19 +232,19 @@ mod tests {
         for assignment in ["train.batch=64", "method.kind=simclr", "augment.mean=[0.1, 0.2, 0.3]", "seed = 7"] {
             overrides.set(assignment).unwrap();
         }
-        assert_eq!(overrides.0["train"]["batch"].as_integer(), Some(64));
+        assert_eq!(overrides.table["train"]["batch"].as_integer(), Some(64));
         assert_eq!(overrides.string("method.kind"), Some("simclr"));
-        assert_eq!(overrides.0["augment"]["mean"].as_array().unwrap().len(), 3);
-        assert_eq!(overrides.0["seed"].as_integer(), Some(7));
+        assert_eq!(overrides.table["augment"]["mean"].as_array().unwrap().len(), 3);
+        assert_eq!(overrides.table["seed"].as_integer(), Some(7));
         assert!(overrides.set("no-value").is_err());
     }
 
     #[test]
     fn a_flag_may_change_the_kind_of_a_recipe() {
         let recipe = "[method]\nkind = 'sogclr'\ntemperature = 0.3\ngamma = { kind = 'constant', value = 0.9 }";
-        let mut overrides = Overrides(recipe.parse().unwrap());
+        let mut overrides = Overrides::from(recipe.parse::<Table>().unwrap());
         overrides.set("method.kind=simclr").unwrap();
-        assert_eq!(overrides.0["method"].as_table().unwrap().len(), 1, "SogCLR's keys are gone");
+        assert_eq!(overrides.table["method"].as_table().unwrap().len(), 1, "SogCLR's keys are gone");
     }
 
     #[test]

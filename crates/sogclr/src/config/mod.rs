@@ -1,22 +1,21 @@
 //! The configuration of a run: one type, fully resolved before anything is written. What the user gave (recipe
 //! file, `--set`, flags) is laid over defaults that fit the data; unknown keys fail.
 
-mod defaults;
 mod merge;
 mod reference;
+mod resolve;
 mod validate;
 
 pub use merge::Overrides;
 pub use reference::reference_markdown;
 
 use crate::augment::AugmentConfig;
-use crate::data::{DataConfig, DataError, Dataset};
+use crate::check::{Problem, parse_name};
+use crate::data::{DataConfig, DataError, Dataset, Description};
 use crate::encoder::{EncoderConfig, HeadConfig, ModelConfig, TextConfig};
 use crate::method::MethodConfig;
 use crate::optim::{LearningRate, OptimizerConfig};
 use schemars::JsonSchema;
-use serde::de::value::{Error as ValueError, StrDeserializer};
-use serde::de::{DeserializeOwned, IntoDeserializer};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -89,54 +88,58 @@ impl FromStr for DeviceName {
     }
 }
 
-/// The variant of an enum that serde calls `name`.
-pub(crate) fn parse_name<T: DeserializeOwned>(name: &str) -> Result<T, String> {
-    let name: StrDeserializer<ValueError> = name.into_deserializer();
-    T::deserialize(name).map_err(|error| error.to_string())
-}
-
 impl DeviceName {
     pub fn is_cpu(self) -> bool {
         matches!(self, Self::Cpu | Self::CpuExact)
     }
 }
 
+/// What is wrong with a configuration; it names the key and the cause.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
+    /// A recipe that cannot be read.
     #[error("cannot read the recipe {path}: {source}")]
-    Read { path: PathBuf, source: std::io::Error },
+    Read {
+        /// The recipe.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// Something that is not TOML.
     #[error("{origin}: {message}")]
-    Syntax { origin: String, message: String },
+    Syntax {
+        /// Where it came from.
+        origin: String,
+        /// What is wrong with it.
+        message: String,
+    },
+    /// A key that does not exist, or a value of another type.
     #[error("configuration: {0}; `sogclr config reference` lists all keys")]
     Key(String),
-    #[error("configuration key {key} {problem}")]
-    Value { key: String, problem: String },
-    #[error("{0} is not in this build: build it again with `--features {0}`, or use --device cpu")]
+    /// A value that cannot work.
+    #[error("configuration key {0}")]
+    Value(#[from] Problem),
+    /// A device that was not compiled in.
+    #[error("{0} is not in this build: build it again with the cargo feature {0}, or set train.device to cpu")]
     Device(&'static str),
+    /// The data cannot be opened.
     #[error(transparent)]
     Data(#[from] DataError),
 }
 
 impl RunConfig {
-    /// Lays `overrides` over defaults that fit the data, and checks the result against the data.
-    pub fn resolve(overrides: &Overrides) -> Result<(Self, Dataset), ConfigError> {
-        let (config, data) = defaults::resolve(overrides)?;
-        config.validate(data.train.len())?;
-        if config.method.spec().needs_labels() {
-            let method = config.method.name();
-            let first = data.train.label(0);
-            let problem = if first.is_none() {
-                "the data has none: sort the images into one folder for each class"
-            } else if (0..data.train.len()).all(|id| data.train.label(id) == first) {
-                "the data has one class only: add images of another class, or choose a method without labels"
-            } else {
-                return Ok((config, data));
-            };
-            return Err(ConfigError::Value {
-                key: "method".into(),
-                problem: format!("{method} needs labels, and {problem}"),
-            });
-        }
+    /// Lays `overrides` over defaults that fit such data, and checks the result. Opens nothing.
+    pub fn resolve(data: &Description, overrides: &Overrides) -> Result<Self, ConfigError> {
+        let config = resolve::resolve(data, overrides)?;
+        config.validate(data)?;
+        Ok(config)
+    }
+
+    /// Opens the data that `overrides` names, and resolves the configuration for it.
+    pub fn open(overrides: &Overrides) -> Result<(Self, Dataset), ConfigError> {
+        let (data, seed) = overrides.data()?;
+        let data = Dataset::open(&data, seed)?;
+        let config = Self::resolve(&data.describe(), overrides)?;
         Ok((config, data))
     }
 
@@ -147,9 +150,11 @@ impl RunConfig {
             head: self.head.clone(),
             text: self.text.clone(),
             image_size: self.augment.views[0].size,
+            channels: self.augment.channels(),
         }
     }
 
+    /// As a recipe.
     pub fn to_toml(&self) -> String {
         toml::to_string(self).expect("a configuration is plain data")
     }

@@ -44,6 +44,8 @@ fn walk(schema: &Value, prefix: &str, definitions: &Map<String, Value>, page: &m
                 let _ = writeln!(page, "| `{path}.kind = \"{kind}\"` | | {text} |");
                 walk(resolve(variant, definitions), &path, definitions, page);
             }
+        } else if let Some(families) = families(inner, definitions) {
+            families.into_iter().for_each(|family| walk(family, &path, definitions, page));
         } else if inner.get("properties").is_some() {
             walk(inner, &path, definitions, page);
         } else {
@@ -57,9 +59,17 @@ fn walk(schema: &Value, prefix: &str, definitions: &Map<String, Value>, page: &m
 
 /// Options appear as `anyOf [T, null]`.
 fn unwrap_option<'a>(schema: &'a Value, definitions: &'a Map<String, Value>) -> &'a Value {
-    let variants = schema.get("anyOf").and_then(Value::as_array);
+    let schema = resolve(schema, definitions);
+    let variants = schema.get("anyOf").and_then(Value::as_array).filter(|all| all.len() == 2);
     let some = variants.and_then(|all| all.iter().find(|v| v.get("type") != Some(&Value::from("null"))));
     resolve(some.unwrap_or(schema), definitions)
+}
+
+/// An encoder is one of several tables, told apart by `name`.
+fn families<'a>(schema: &'a Value, definitions: &'a Map<String, Value>) -> Option<Vec<&'a Value>> {
+    let variants: Vec<&Value> =
+        schema.get("anyOf")?.as_array()?.iter().map(|variant| resolve(variant, definitions)).collect();
+    variants.iter().all(|variant| variant.get("properties").is_some()).then_some(variants)
 }
 
 fn tagged_variants(schema: &Value) -> Option<&Vec<Value>> {

@@ -1,9 +1,10 @@
 //! Images inside zip files and tar shards, read in place.
 
-use super::{DataError, Image, Source};
+use super::image::header_dimensions;
+use super::{DataError, Dimensions, Fingerprint, Image, Source};
 use flate2::read::DeflateDecoder;
 use std::fs::File;
-use std::io::{BufReader, Read, Seek, SeekFrom};
+use std::io::{BufReader, Cursor, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
 /// Where one file lies inside an archive.
@@ -58,14 +59,14 @@ impl Source for ArchiveImages {
         format!("{archive}/{}", region.name)
     }
 
-    fn check(&self, index: usize) -> Result<(blake3::Hash, u64), DataError> {
+    fn check(&self, index: usize) -> Result<Fingerprint, DataError> {
         let bytes = self.read(index)?;
         Image::decode(&bytes, &self.name(index))?;
-        Ok((blake3::hash(&bytes), bytes.len() as u64))
+        Ok(Fingerprint::of(&bytes))
     }
 
-    fn stamp(&self, _: usize) -> Option<(u64, u128)> {
-        None
+    fn dimensions(&self, index: usize) -> Result<Dimensions, DataError> {
+        header_dimensions(Cursor::new(self.read(index)?), &self.name(index))
     }
 }
 

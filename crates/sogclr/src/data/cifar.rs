@@ -57,7 +57,7 @@ fn read_folder(folder: &Path, format: &Format) -> Result<Dataset, DataError> {
         return Err(DataError::Format { path: folder.join(format.names), cause });
     }
     let title = format.title.to_owned();
-    Ok(Dataset { title, train, test, classes, native_size: Some(32), is_grey: false, problems: Vec::new() })
+    Ok(Dataset { title, train, test, classes, native_size: Some(32), channels: 3, problems: Vec::new() })
 }
 
 fn read_split(folder: &Path, files: &[&str], format: &Format) -> Result<Split, DataError> {
@@ -90,6 +90,7 @@ fn read_split(folder: &Path, files: &[&str], format: &Format) -> Result<Split, D
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::data::Samples;
 
     #[test]
     fn planes_become_interleaved_pixels() {
@@ -99,7 +100,8 @@ mod tests {
         std::fs::write(folder.path().join("train.bin"), &record).unwrap();
         let data = open(folder.path()).unwrap().unwrap();
         assert_eq!(data.train.label(0), Some(7), "the fine label counts");
-        assert_eq!(data.train.image(0).unwrap().data[..6], [0, 50, 100, 1, 51, 101]);
+        let Samples::U8(first) = data.train.image(0).unwrap().data else { panic!("bytes") };
+        assert_eq!(first[..6], [0, 50, 100, 1, 51, 101]);
         assert_eq!(data.classes.len(), 100);
 
         std::fs::write(folder.path().join("fine_label_names.txt"), "apple\n\nbee\n").unwrap();

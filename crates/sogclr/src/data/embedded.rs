@@ -9,6 +9,9 @@ macro_rules! asset {
     };
 }
 
+/// The title of the embedded set.
+pub const EMBEDDED: &str = "embedded Fashion-MNIST subset";
+
 const CLASSES: [&str; 10] =
     ["t-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle-boot"];
 
@@ -18,7 +21,7 @@ pub(super) fn open() -> Result<Dataset, DataError> {
     let (path, test_images) = asset!("t10k-images-idx3-ubyte.gz");
     let test = idx::parse_split(path, test_images, Some(asset!("t10k-labels-idx1-ubyte.gz")))?;
     let classes = CLASSES.map(str::to_owned).to_vec();
-    Ok(idx::dataset("embedded Fashion-MNIST subset".into(), train, Some(test), Some(classes)))
+    Ok(idx::dataset(EMBEDDED.into(), train, Some(test), Some(classes)))
 }
 
 #[cfg(test)]

@@ -12,6 +12,12 @@ pub enum DataError {
     NotAFolder(PathBuf),
     #[error("{0} holds no images: expected jpg, png, webp, gif, bmp or tif files, IDX files or CIFAR batches")]
     Empty(PathBuf),
+    #[error("{0} has no images")]
+    NoImages(String),
+    #[error("{0:?} are images that another program brought: go on with the run there")]
+    Own(String),
+    #[error("the program's own images: {0}")]
+    Source(Box<dyn std::error::Error + Send + Sync>),
     #[error("cannot read {path}: {source}")]
     Read { path: PathBuf, source: std::io::Error },
     #[error("{name} is not a readable image ({cause})")]
@@ -19,7 +25,7 @@ pub enum DataError {
     #[error("{path}: {cause}")]
     Format { path: PathBuf, cause: String },
     #[error(
-        "{} of {total} images cannot be read, {}: repair or remove them, or leave them out with --skip-bad",
+        "{} of {total} images cannot be read, {}: repair or remove them, or leave them out by data.skip_bad",
         bad.len(),
         listed(bad)
     )]
@@ -28,7 +34,7 @@ pub enum DataError {
     NoPairs(String),
     #[error(
         "{count} of {total} captions cannot be used, first {first}: repair the file, \
-         or leave them out with --skip-bad"
+         or leave them out by data.skip_bad"
     )]
     BadPairs { count: usize, total: usize, first: String },
     #[error("{path} names class {class:?}, which the data does not have (it has {known})")]
@@ -37,7 +43,7 @@ pub enum DataError {
     NoLabels(String),
     #[error("{0} names no class: write one on each line")]
     NoClasses(PathBuf),
-    #[error("--limit {limit} is more than the {available} training images")]
+    #[error("data.limit is {limit}, more than the {available} training images")]
     Limit { limit: usize, available: usize },
     #[error("the data changed since the run began: {0}; restore it, or start a new run")]
     Changed(String),

@@ -2,8 +2,11 @@
 //! not are an error. `train/` (`training`) and `val/` (`valid`, `validation`, `dev`) or `test/` (`testing`) in any case are
 //! splits. Beside other folders of images, and without a held-out one, a `train/` without folders of its own is a class; else it is an error.
 
-use super::{DataError, Dataset, Image, Source, Split};
+use super::image::header_dimensions;
+use super::{DataError, Dataset, Dimensions, Fingerprint, Image, Source, Split};
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::fs::File;
+use std::io::BufReader;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::UNIX_EPOCH;
@@ -40,10 +43,17 @@ impl Source for FolderImages {
         self.files[index].to_string_lossy().into_owned()
     }
 
-    fn check(&self, index: usize) -> Result<(blake3::Hash, u64), DataError> {
+    fn check(&self, index: usize) -> Result<Fingerprint, DataError> {
         let bytes = self.read(index)?;
         Image::decode(&bytes, &self.root.join(&self.files[index]).display().to_string())?;
-        Ok((blake3::hash(&bytes), bytes.len() as u64))
+        Ok(Fingerprint::of(&bytes))
+    }
+
+    fn dimensions(&self, index: usize) -> Result<Dimensions, DataError> {
+        let path = self.root.join(&self.files[index]);
+        let name = path.display().to_string();
+        let file = File::open(&path).map_err(|source| DataError::Read { path, source })?;
+        header_dimensions(BufReader::new(file), &name)
     }
 
     fn stamp(&self, index: usize) -> Option<(u64, u128)> {
@@ -83,7 +93,7 @@ pub(super) fn open(folder: &Path) -> Result<Dataset, DataError> {
     };
     let title = folder.display().to_string();
     let classes = classes.unwrap_or_default();
-    Ok(Dataset { title, train, test, classes, native_size: None, is_grey: false, problems: Vec::new() })
+    Ok(Dataset { title, train, test, classes, native_size: None, channels: 3, problems: Vec::new() })
 }
 
 /// Every image of `folder`, whatever its splits and classes.

@@ -48,7 +48,7 @@ pub(super) fn dataset(
         test: test.map(|(split, _)| split),
         classes,
         native_size: Some(side),
-        is_grey: true,
+        channels: 1,
         problems: Vec::new(),
     }
 }
@@ -140,7 +140,7 @@ mod tests {
         let path = Path::new("train-images-idx3-ubyte");
         let (split, side) = parse_split(path, &images, Some((path, &labels))).unwrap();
         assert_eq!((split.len(), side), (2, 2));
-        assert_eq!(split.image(1).unwrap().data, [3, 4]);
+        assert_eq!(split.image(1).unwrap().data, vec![3_u8, 4].into());
         assert_eq!(split.label(1), Some(9));
         assert_eq!(split.name(1), "train-images-idx3-ubyte#1");
     }

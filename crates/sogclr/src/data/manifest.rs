@@ -1,7 +1,7 @@
 //! The manifest of a run: name, size, content hash, label and captions of every training sample. A sample's id is its row.
 //! Making it reads and decodes every image once, so a broken one is met before training.
 
-use super::{DataError, Split};
+use super::{DataError, Fingerprint, Split};
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
@@ -96,11 +96,11 @@ impl Manifest {
 fn entry(split: &Split, id: usize) -> Result<ManifestEntry, DataError> {
     let row = split.rows[id];
     let modified = split.source.stamp(row).map(|(_, modified)| modified);
-    let (hash, size) = split.source.check(row)?;
+    let Fingerprint { hash, size } = split.source.check(row)?;
     Ok(ManifestEntry {
         name: split.name(id),
         size,
-        hash: hash.to_hex().to_string(),
+        hash,
         modified,
         label: split.label(id),
         captions: caption_hash(split, id),

@@ -1,6 +1,6 @@
 //! Images of one size, all in memory: IDX, CIFAR and the embedded set.
 
-use super::{DataError, Image, Source};
+use super::{DataError, Fingerprint, Image, Source};
 
 pub(super) struct MemoryImages {
     /// File name used in `name#row`.
@@ -25,19 +25,14 @@ impl Source for MemoryImages {
 
     fn image(&self, index: usize) -> Result<Image, DataError> {
         let (height, width) = self.side;
-        Ok(Image { height, width, channels: self.channels, data: self.pixels_of(index).to_vec() })
+        Ok(Image::new(height, width, self.channels, self.pixels_of(index).to_vec()))
     }
 
     fn name(&self, index: usize) -> String {
         format!("{}#{index}", self.name)
     }
 
-    fn check(&self, index: usize) -> Result<(blake3::Hash, u64), DataError> {
-        let pixels = self.pixels_of(index);
-        Ok((blake3::hash(pixels), pixels.len() as u64))
-    }
-
-    fn stamp(&self, _: usize) -> Option<(u64, u128)> {
-        None
+    fn check(&self, index: usize) -> Result<Fingerprint, DataError> {
+        Ok(Fingerprint::of(self.pixels_of(index)))
     }
 }

@@ -5,6 +5,7 @@
 
 mod archive;
 mod cifar;
+mod describe;
 mod embedded;
 mod error;
 mod folder;
@@ -15,10 +16,13 @@ mod memory;
 pub mod pairs;
 mod subset;
 
-pub use self::image::Image;
+pub use self::image::{Dimensions, Image, Samples};
+pub use describe::Description;
+pub(crate) use embedded::EMBEDDED;
 pub use error::DataError;
 pub use manifest::{Manifest, ManifestEntry};
 
+use crate::check::{Problem, require};
 use crate::math::{Purpose, SampleRng};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -30,6 +34,15 @@ type Open = fn(&Path) -> Option<Result<Dataset, DataError>>;
 
 /// Formats in the order they are tried; what is none of them is a folder of images.
 const FORMATS: &[Open] = &[cifar::open, idx::open];
+
+/// What a sample is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Modality {
+    /// An image.
+    Images,
+    /// An image with texts.
+    Pairs,
+}
 
 /// Which images to use.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -67,24 +80,87 @@ pub struct DataConfig {
     pub image_size: Option<usize>,
     /// Leave out images and captions that cannot be used instead of refusing to start.
     pub skip_bad: bool,
+    /// What a program calls images that it brought itself; no other program can open them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub own: Option<String>,
 }
 
-/// Where images of one split come from.
+impl DataConfig {
+    /// Images alone, pairs, or labelled images with a template: not several of them.
+    pub fn check(&self) -> Result<(), Problem> {
+        let Self { path, pairs, images, template, classes, class_names, .. } = self;
+        let given = |both: bool, key: &str, text: &str| require(!both, key, || text.to_owned());
+        let (has_pairs, has_template) = (pairs.is_some(), template.is_some());
+        given(has_pairs && path.is_some(), "data.pairs", "is given beside data.path: name one of them")?;
+        given(!has_pairs && images.is_some(), "data.images", "is given without data.pairs: name the captions, too")?;
+        given(
+            !has_template && class_names.is_some(),
+            "data.class_names",
+            "is given without data.template: say where the name belongs, \"a photo of [CLASS]\"",
+        )?;
+        given(has_pairs && has_template, "data.pairs", "has captions of its own: leave data.template out")?;
+        given(has_pairs && classes.is_some(), "data.pairs", "has no classes: leave data.classes out")?;
+        let text = template.as_deref().unwrap_or("[CLASS]");
+        require(text.contains("[CLASS]"), "data.template", || {
+            format!("is {text:?}; write [CLASS] where the class belongs")
+        })
+    }
+
+    /// The same with absolute paths, which still hold when a run is resumed from elsewhere.
+    pub fn absolute(mut self) -> Self {
+        let Self { path, test, classes, class_names, pairs, images, .. } = &mut self;
+        for path in [path, test, classes, class_names, pairs, images].into_iter().flatten() {
+            if path.as_path() != Path::new(pairs::EMOJI) {
+                *path = std::path::absolute(&*path).unwrap_or_else(|_| path.clone());
+            }
+        }
+        self
+    }
+}
+
+/// Content hash and size of what is stored of an image.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fingerprint {
+    /// BLAKE3, as hexadecimal digits.
+    pub hash: String,
+    /// Bytes.
+    pub size: u64,
+}
+
+impl Fingerprint {
+    /// Of these bytes.
+    pub fn of(bytes: &[u8]) -> Self {
+        Self { hash: blake3::hash(bytes).to_hex().to_string(), size: bytes.len() as u64 }
+    }
+}
+
+/// Where images of one split come from. Two methods are enough for images of one's own: see `examples/own_data.rs`.
 pub trait Source: Send + Sync {
     /// Number of images.
     fn count(&self) -> usize;
 
-    /// Decodes one image.
+    /// Decodes one image. The same index gives the same image every time.
     fn image(&self, index: usize) -> Result<Image, DataError>;
 
-    /// A name for messages and the manifest: a relative path, or `file#row`.
-    fn name(&self, index: usize) -> String;
+    /// A name for messages and the manifest, which no other image of the source has: a relative path, or `file#row`.
+    fn name(&self, index: usize) -> String {
+        format!("#{index}")
+    }
 
-    /// Content hash and size of the stored bytes, checking that the image decodes.
-    fn check(&self, index: usize) -> Result<(blake3::Hash, u64), DataError>;
+    /// Fingerprint of what is stored, checking that the image decodes.
+    fn check(&self, index: usize) -> Result<Fingerprint, DataError> {
+        Ok(self.image(index)?.fingerprint())
+    }
+
+    /// The shape of an image, where possible without decoding it.
+    fn dimensions(&self, index: usize) -> Result<Dimensions, DataError> {
+        Ok(self.image(index)?.dimensions())
+    }
 
     /// Size and time of last change without reading, where the image is a file of its own.
-    fn stamp(&self, index: usize) -> Option<(u64, u128)>;
+    fn stamp(&self, _index: usize) -> Option<(u64, u128)> {
+        None
+    }
 }
 
 /// An ordered choice of images from a source.
@@ -118,8 +194,14 @@ impl Split {
         self.rows.is_empty()
     }
 
+    /// Decodes an image.
     pub fn image(&self, id: usize) -> Result<Image, DataError> {
         self.source.image(self.rows[id])
+    }
+
+    /// The shape of an image, where possible without decoding it.
+    pub fn dimensions(&self, id: usize) -> Result<Dimensions, DataError> {
+        self.source.dimensions(self.rows[id])
     }
 
     pub fn name(&self, id: usize) -> String {
@@ -143,8 +225,8 @@ impl Split {
     }
 
     /// Whether every image has captions.
-    pub fn has_captions(&self) -> bool {
-        self.captions.is_some()
+    pub fn modality(&self) -> Modality {
+        if self.captions.is_some() { Modality::Pairs } else { Modality::Images }
     }
 
     pub fn is_labelled(&self) -> bool {
@@ -184,14 +266,42 @@ pub struct Dataset {
     pub classes: Vec<String>,
     /// Side of the images where they are all square and alike.
     pub native_size: Option<usize>,
-    pub is_grey: bool,
+    /// Channels of every image.
+    pub channels: usize,
     /// What was left out of image–text pairs, one sentence for each caption.
     pub problems: Vec<String>,
 }
 
 impl Dataset {
+    /// Training images of one's own, all with as many channels as the first.
+    pub fn new(title: &str, train: Split) -> Result<Self, DataError> {
+        if train.is_empty() {
+            return Err(DataError::NoImages(title.to_owned()));
+        }
+        let channels = train.dimensions(0)?.channels;
+        let classes = (0..train.len()).filter_map(|id| train.label(id)).max().map_or(0, |last| last + 1);
+        let classes = (0..classes).map(|class| class.to_string()).collect();
+        Ok(Self {
+            title: title.to_owned(),
+            train,
+            test: None,
+            classes,
+            native_size: None,
+            channels,
+            problems: Vec::new(),
+        })
+    }
+
+    /// The same with images for testing.
+    pub fn with_test(self, test: Split) -> Self {
+        Self { test: Some(test), ..self }
+    }
+
     /// Opens what `config` names and narrows it to the wanted classes and number.
     pub fn open(config: &DataConfig, seed: u64) -> Result<Self, DataError> {
+        if let Some(name) = &config.own {
+            return Err(DataError::Own(name.clone()));
+        }
         let images = config.images.as_deref();
         let mut data = match (&config.path, &config.pairs) {
             (_, Some(pairs)) => {

@@ -1,15 +1,16 @@
 //! Batch normalisation whose running statistics change in the open: a training pass returns what it saw in
 //! [`BufferUpdates`], and the caller applies it once the step is accepted.
 
-use super::cpu;
+use super::Compute;
 use super::layers::value_for;
-use burn::module::{Module, Param, ParamId};
-use burn::tensor::{Device, Tensor, activation::relu, module};
+use crate::cpu::{self, Engine};
+use burn::module::{Module, ModuleMapper, Param, ParamId};
+use burn::tensor::{Tensor, activation::relu, module};
 use std::collections::HashMap;
 
 /// PyTorch's defaults.
 const EPSILON: f64 = 1e-5;
-pub(super) const MOMENTUM: f64 = 0.1;
+const MOMENTUM: f64 = 0.1;
 
 /// How a forward pass treats batch norm.
 pub enum Pass<'a> {
@@ -36,7 +37,7 @@ impl BufferUpdates {
     }
 
     /// The mean over the passes.
-    pub(super) fn take(&mut self, id: ParamId) -> Option<Tensor<1>> {
+    fn take(&mut self, id: ParamId) -> Option<Tensor<1>> {
         let (sum, passes) = self.0.remove(&id)?;
         Some(if passes == 1 { sum } else { sum / passes as f32 })
     }
@@ -45,15 +46,19 @@ impl BufferUpdates {
 /// Batch norm over every axis but the channels, fused with what follows it, with torchvision's parameter names.
 #[derive(Module, Debug)]
 pub struct BatchNorm {
-    pub weight: Param<Tensor<1>>,
+    weight: Param<Tensor<1>>,
     /// Absent in the last layer of a head.
-    pub bias: Option<Param<Tensor<1>>>,
-    pub running_mean: Param<Tensor<1>>,
-    pub running_var: Param<Tensor<1>>,
+    bias: Option<Param<Tensor<1>>>,
+    running_mean: Param<Tensor<1>>,
+    running_var: Param<Tensor<1>>,
+    #[module(skip)]
+    engine: Option<Engine>,
 }
 
 impl BatchNorm {
-    pub fn new(channels: usize, device: &Device) -> Self {
+    /// Scale 1, shift 0.
+    pub fn new(channels: usize, compute: &Compute) -> Self {
+        let device = compute.device();
         let ones = || Param::from_tensor(Tensor::ones([channels], device));
         let zeros = || Param::from_tensor(Tensor::zeros([channels], device));
         Self {
@@ -61,6 +66,7 @@ impl BatchNorm {
             bias: Some(zeros()),
             running_mean: zeros().set_require_grad(false),
             running_var: ones().set_require_grad(false),
+            engine: compute.engine(),
         }
     }
 
@@ -70,6 +76,7 @@ impl BatchNorm {
         self
     }
 
+    /// Without the shift.
     pub fn without_bias(mut self) -> Self {
         self.bias = None;
         self
@@ -88,9 +95,8 @@ impl BatchNorm {
             Some(bias) => value_for(bias, &x),
             None => weight.clone().detach().zeros_like(),
         };
-        let is_last = cpu::is_channels_last(&x.device());
-        match pass {
-            Pass::Eval if is_last => {
+        match (pass, self.engine) {
+            (Pass::Eval, Some(engine)) => {
                 let scale = weight / (value_for(&self.running_var, &x) + EPSILON).sqrt();
                 let shift = bias - value_for(&self.running_mean, &x) * scale.clone();
                 if x.is_autodiff() {
@@ -99,20 +105,21 @@ impl BatchNorm {
                     shape[D - 1] = scale.dims()[0];
                     return activate(x * scale.reshape(shape) + shift.reshape(shape), residual, relu);
                 }
-                cpu::scale_shift(x, scale, shift, residual, relu)
+                cpu::scale_shift(x, scale, shift, residual, relu, engine)
             }
-            Pass::Eval => {
+            (Pass::Eval, None) => {
                 let (mean, var) = (value_for(&self.running_mean, &x), value_for(&self.running_var, &x));
                 activate(module::batch_norm(x, weight, bias, mean, var, EPSILON), residual, relu)
             }
-            Pass::Train(_) | Pass::Batch => {
+            (pass, engine) => {
                 let channels = self.running_mean.val().dims()[0];
                 let count = x.dims().iter().product::<usize>() / channels;
-                let (y, mean, var) = if is_last {
-                    cpu::norm_train(x, weight, bias, residual, relu, EPSILON)
-                } else {
-                    let batch = module::batch_norm_train(x, weight, bias, EPSILON);
-                    (activate(batch.output, residual, relu), batch.mean, batch.variance)
+                let (y, mean, var) = match engine {
+                    Some(engine) => cpu::norm_train(x, weight, bias, residual, relu, EPSILON, engine),
+                    None => {
+                        let batch = module::batch_norm_train(x, weight, bias, EPSILON);
+                        (activate(batch.output, residual, relu), batch.mean, batch.variance)
+                    }
                 };
                 if let Pass::Train(updates) = pass {
                     // PyTorch keeps the unbiased variance.
@@ -132,4 +139,21 @@ fn activate<const D: usize>(x: Tensor<D>, residual: Option<Tensor<D>>, use_relu:
         None => x,
     };
     if use_relu { relu(x) } else { x }
+}
+
+/// Moves the running statistics towards those that a step collected: (1 − momentum)·running + momentum·batch.
+pub fn apply_buffers<M: Module>(module: M, updates: &mut BufferUpdates) -> M {
+    struct Apply<'a>(&'a mut BufferUpdates);
+    impl ModuleMapper for Apply<'_> {
+        fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+            let Some(batch) = self.0.take(param.id) else { return param };
+            param.map(|running| {
+                let batch = batch.reshape(running.dims());
+                let is_autodiff = running.is_autodiff();
+                let moved = running.inner() * (1.0 - MOMENTUM) + batch * MOMENTUM;
+                if is_autodiff { moved.autodiff() } else { moved }
+            })
+        }
+    }
+    module.map(&mut Apply(updates))
 }

@@ -2,23 +2,155 @@
 //! pool. Parameters have the names of CLIP's state dict, below `visual`.
 
 use super::batch_norm::{BatchNorm, Pass};
-use super::cpu;
 use super::layers::{Conv, Linear, value_for};
+use super::transformer::clip_deviation;
+use super::{Compute, EncoderSpec, Family, Network, PythonLoader, TextConfig};
+use crate::check::{Problem, parse_name, require};
+use crate::cpu::Engine;
 use burn::module::{Module, Param};
-use burn::tensor::{Device, Tensor, activation::softmax};
+use burn::tensor::{Tensor, activation::softmax};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 
-#[derive(Clone, Debug, PartialEq)]
+/// Names of CLIP's ResNets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum ClipResNetName {
+    /// The paper's: [3, 4, 6, 3] blocks, width 32, 512 values out.
+    ClipS,
+    /// [1, 1, 1, 1] blocks, width 24, 256 values out.
+    ClipXs,
+}
+
+/// The first layers of CLIP's encoders.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum ClipStem {
+    /// CLIP's own.
+    #[default]
+    Clip,
+}
+
+/// CLIP's ResNet: clip-s (the paper's for image–text pairs) or clip-xs. Its features are the embedding that texts share.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
 pub struct ClipResNetConfig {
+    /// clip-s, the paper's, is CLIP's ResNet of [3, 4, 6, 3] blocks, width 32, 512 values out; clip-xs has [1, 1, 1, 1] blocks,
+    /// width 24, 256 out.
+    pub name: ClipResNetName,
+    /// Multiplies every channel count but the embedding's.
+    pub width: f64,
+    /// What belongs to the clip encoders; leave it out.
+    #[serde(default)]
+    pub stem: ClipStem,
+}
+
+impl ClipResNetConfig {
+    /// Channels of the first stage's inner convolutions; the last stage has 32 times as many.
+    fn channels(&self) -> usize {
+        let full = match self.name {
+            ClipResNetName::ClipS => 32.0,
+            ClipResNetName::ClipXs => 24.0,
+        };
+        (full * self.width).round() as usize
+    }
+
     /// Blocks of each stage.
-    pub layers: [usize; 4],
-    /// Channels of the first stage's inner convolutions; features have 32 times as many.
-    pub width: usize,
-    /// Heads of the attention pool.
-    pub heads: usize,
-    /// Side of the images in pixels, a multiple of 32.
-    pub image_size: usize,
-    /// Dimension of the embedding that images and texts share.
-    pub output: usize,
+    fn layers(&self) -> [usize; 4] {
+        match self.name {
+            ClipResNetName::ClipS => [3, 4, 6, 3],
+            ClipResNetName::ClipXs => [1, 1, 1, 1],
+        }
+    }
+
+    /// Heads of the attention pool, of 64 values.
+    fn heads(&self) -> usize {
+        (self.channels() / 2).max(1)
+    }
+}
+
+impl EncoderSpec for ClipResNetConfig {
+    fn name(&self) -> &'static str {
+        Self::NAMES[self.name as usize]
+    }
+
+    fn check(&self, size: usize) -> Result<(), Problem> {
+        let (width, channels) = (self.width, self.channels());
+        require((0.0625..=16.0).contains(&width), "encoder.width", || {
+            format!("is {width}; it must lie between 0.0625 and 16")
+        })?;
+        require(size.is_multiple_of(32), "encoder.name", || {
+            format!("needs images whose side is a multiple of 32, not {size} pixels")
+        })?;
+        require(channels >= 2 && channels.is_multiple_of(2), "encoder.width", || {
+            format!("gives {channels} channels; they must be an even number")
+        })
+    }
+
+    fn feature_dim(&self) -> usize {
+        match self.name {
+            ClipResNetName::ClipS => 512,
+            ClipResNetName::ClipXs => 256,
+        }
+    }
+
+    fn is_embedding(&self) -> bool {
+        true
+    }
+
+    fn has_one_size(&self) -> bool {
+        true
+    }
+
+    fn text(&self) -> TextConfig {
+        match self.name {
+            ClipResNetName::ClipS => TextConfig::clip_s(),
+            ClipResNetName::ClipXs => TextConfig { heads: 4, layers: 4, ..TextConfig::clip_s() },
+        }
+    }
+
+    fn deviation(&self, name: &str, dims: &[usize]) -> Option<f64> {
+        // No part of it is a transformer of several blocks.
+        clip_deviation(1, name, dims)
+    }
+
+    fn activations(&self, size: usize, _: usize) -> usize {
+        let (width, side) = (self.channels(), size / 2);
+        let stem = 2 * side * side * width;
+        let stages = self.layers().into_iter().enumerate().map(|(stage, blocks)| {
+            let (side, channels) = ((size / 4) >> stage, width << stage);
+            blocks * side * side * 6 * channels
+        });
+        stem + stages.sum::<usize>()
+    }
+
+    fn is_foreign(&self, name: &str) -> bool {
+        name.ends_with("num_batches_tracked")
+    }
+
+    fn open_clip(&self, size: usize) -> Option<Value> {
+        Some(json!({ "layers": self.layers(), "width": self.channels(), "image_size": size }))
+    }
+
+    fn python(&self, size: usize, _: usize) -> PythonLoader {
+        PythonLoader::of_open_clip(self.open_clip(size), self.feature_dim())
+    }
+}
+
+impl Family for ClipResNetConfig {
+    type Net = ClipResNet;
+
+    const NAMES: &'static [&'static str] = &["clip-s", "clip-xs"];
+
+    fn named(name: &str, _: usize) -> Option<Self> {
+        Some(Self { name: parse_name(name).ok()?, width: 1.0, stem: ClipStem::Clip })
+    }
+
+    fn build(&self, size: usize, channels: usize, compute: &Compute) -> ClipResNet {
+        let (layers, width, heads) = (self.layers(), self.channels(), self.heads());
+        ClipResNet::with_shape(layers, width, heads, self.feature_dim(), (size, channels), compute)
+    }
 }
 
 /// 1×1, 3×3, average pool, 1×1.
@@ -33,28 +165,31 @@ pub struct ClipBlock {
     downsample: Option<(Conv, BatchNorm)>,
     #[module(skip)]
     stride: usize,
+    #[module(skip)]
+    engine: Option<Engine>,
 }
 
 impl ClipBlock {
-    fn new(input: usize, channels: usize, stride: usize, device: &Device) -> Self {
+    fn new(input: usize, channels: usize, stride: usize, compute: &Compute) -> Self {
         let output = 4 * channels;
-        let norm = |channels| BatchNorm::new(channels, device);
+        let norm = |channels| BatchNorm::new(channels, compute);
         let downsample =
-            (stride > 1 || input != output).then(|| (Conv::new(input, output, 1, 1, device), norm(output)));
+            (stride > 1 || input != output).then(|| (Conv::new(input, output, 1, 1, compute), norm(output)));
         Self {
-            conv1: Conv::new(input, channels, 1, 1, device),
+            conv1: Conv::new(input, channels, 1, 1, compute),
             bn1: norm(channels),
-            conv2: Conv::new(channels, channels, 3, 1, device),
+            conv2: Conv::new(channels, channels, 3, 1, compute),
             bn2: norm(channels),
-            conv3: Conv::new(channels, output, 1, 1, device),
+            conv3: Conv::new(channels, output, 1, 1, compute),
             bn3: norm(output).zero_weight(),
             downsample,
             stride,
+            engine: compute.engine(),
         }
     }
 
     fn forward(&self, x: Tensor<4>, pass: &mut Pass) -> Tensor<4> {
-        let pool = |x: Tensor<4>| if self.stride > 1 { average_pool(x) } else { x };
+        let pool = |x: Tensor<4>| if self.stride > 1 { average_pool(x, self.engine.is_some()) } else { x };
         let shortcut = match &self.downsample {
             Some((conv, bn)) => bn.forward(conv.forward(pool(x.clone())), None, false, pass),
             None => x.clone(),
@@ -66,9 +201,9 @@ impl ClipBlock {
 }
 
 /// The mean over 2×2 pixels, in the device's layout; sides are even.
-fn average_pool(x: Tensor<4>) -> Tensor<4> {
+fn average_pool(x: Tensor<4>, is_channels_last: bool) -> Tensor<4> {
     let dims = x.dims();
-    if cpu::is_channels_last(&x.device()) {
+    if is_channels_last {
         let [n, h, w, c] = dims;
         let x = x.reshape([n, h / 2, 2, w / 2, 2 * c]);
         let x = (x.clone().narrow(2, 0, 1) + x.narrow(2, 1, 1)).reshape([n, h / 2, w / 2, 2 * c]);
@@ -91,10 +226,10 @@ pub struct AttentionPool {
 }
 
 impl AttentionPool {
-    fn new(places: usize, width: usize, heads: usize, output: usize, device: &Device) -> Self {
-        let project = |output| Linear::new(width, output, device).with_bias();
+    fn new(places: usize, width: usize, heads: usize, output: usize, compute: &Compute) -> Self {
+        let project = |output| Linear::new(width, output, compute).with_bias();
         Self {
-            positional_embedding: Param::from_tensor(Tensor::zeros([places + 1, width], device)),
+            positional_embedding: Param::from_tensor(Tensor::zeros([places + 1, width], compute.device())),
             k_proj: project(width),
             q_proj: project(width),
             v_proj: project(width),
@@ -132,48 +267,59 @@ pub struct ClipResNet {
     layer3: Vec<ClipBlock>,
     layer4: Vec<ClipBlock>,
     attnpool: AttentionPool,
+    #[module(skip)]
+    engine: Option<Engine>,
 }
 
 impl ClipResNet {
-    /// Weights are zero until [`super::import`] or an initialisation fills them.
-    pub fn new(config: &ClipResNetConfig, device: &Device) -> Self {
-        let width = config.width;
+    /// Any blocks, width, heads and dimension of the embedding, for images of `size` pixels.
+    #[doc(hidden)]
+    pub fn with_shape(
+        layers: [usize; 4],
+        width: usize,
+        heads: usize,
+        output: usize,
+        (size, image_channels): (usize, usize),
+        compute: &Compute,
+    ) -> Self {
         let mut input = width;
         let mut stage = |index: usize| -> Vec<ClipBlock> {
             let channels = width << index;
-            (0..config.layers[index])
+            (0..layers[index])
                 .map(|block| {
                     let stride = if index > 0 && block == 0 { 2 } else { 1 };
-                    let made = ClipBlock::new(input, channels, stride, device);
+                    let made = ClipBlock::new(input, channels, stride, compute);
                     input = 4 * channels;
                     made
                 })
                 .collect()
         };
         let (layer1, layer2, layer3, layer4) = (stage(0), stage(1), stage(2), stage(3));
-        let places = (config.image_size / 32).pow(2);
+        let places = (size / 32).pow(2);
         Self {
-            conv1: Conv::new(3, width / 2, 3, 2, device),
-            bn1: BatchNorm::new(width / 2, device),
-            conv2: Conv::new(width / 2, width / 2, 3, 1, device),
-            bn2: BatchNorm::new(width / 2, device),
-            conv3: Conv::new(width / 2, width, 3, 1, device),
-            bn3: BatchNorm::new(width, device),
+            conv1: Conv::new(image_channels, width / 2, 3, 2, compute),
+            bn1: BatchNorm::new(width / 2, compute),
+            conv2: Conv::new(width / 2, width / 2, 3, 1, compute),
+            bn2: BatchNorm::new(width / 2, compute),
+            conv3: Conv::new(width / 2, width, 3, 1, compute),
+            bn3: BatchNorm::new(width, compute),
             layer1,
             layer2,
             layer3,
             layer4,
-            attnpool: AttentionPool::new(places, 32 * width, config.heads, config.output, device),
+            attnpool: AttentionPool::new(places, 32 * width, heads, output, compute),
+            engine: compute.engine(),
         }
     }
+}
 
-    /// `[N, 3, S, S]` → embeddings `[N, output]`, not normalised
-    pub fn forward(&self, x: Tensor<4>, pass: &mut Pass) -> Tensor<2> {
-        let is_last = cpu::is_channels_last(&x.device());
-        let x = if is_last { x.permute([0, 2, 3, 1]) } else { x };
+impl Network for ClipResNet {
+    /// → embeddings `[N, dim]`, not normalised
+    fn forward(&self, x: Tensor<4>, pass: &mut Pass) -> Tensor<2> {
+        let is_last = self.engine.is_some();
         let x = self.bn1.forward(self.conv1.forward(x), None, true, pass);
         let x = self.bn2.forward(self.conv2.forward(x), None, true, pass);
-        let mut x = average_pool(self.bn3.forward(self.conv3.forward(x), None, true, pass));
+        let mut x = average_pool(self.bn3.forward(self.conv3.forward(x), None, true, pass), is_last);
         for block in [&self.layer1, &self.layer2, &self.layer3, &self.layer4].into_iter().flatten() {
             x = block.forward(x, pass);
         }

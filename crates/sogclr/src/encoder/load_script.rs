@@ -1,40 +1,54 @@
 //! `load.py`: a run's encoder in PyTorch, as a program that a user can import.
 
-use super::{EncoderConfig, Stem};
-use crate::augment::AugmentConfig;
+use super::ModelConfig;
+use serde_json::Value;
 
-const RESNET: &str = include_str!("load_resnet.py");
-const CLIP: &str = include_str!("load_clip.py");
-const IMAGE: &str = include_str!("load_image.py");
+const PREAMBLE: &str = include_str!("load/images.py");
+const PAIRS: &str = include_str!("load/pairs.py");
+const CLIP: &str = include_str!("load/clip.py");
+const PREPROCESS: &str = include_str!("load/preprocess.py");
 
-impl EncoderConfig {
-    /// Builds the model that the exported weights fit into, loads them, and prepares images as `augment` does for
-    /// evaluation. `context`: tokens of a text, where the run has texts.
-    pub fn load_script(&self, augment: &AugmentConfig, context: Option<usize>) -> String {
-        let size = augment.views[0].size;
-        let mut settings = format!(
-            "RESIZE, SIZE = {}, {size}\nMEAN, STD = {:?}, {:?}",
-            augment.centre_resize(size),
-            augment.mean,
-            augment.std
-        );
-        let program = match context {
-            Some(context) => {
-                settings += &format!("\nCONTEXT = {context}");
-                CLIP
-            }
-            None => {
-                let plan = self.plan();
-                let is_small = if self.stem == Stem::Cifar { "True" } else { "False" };
-                settings += &format!(
-                    "\nSTEM, SMALL_STEM = {}, {is_small}\n# Blocks, channels and first stride of each stage.\nSTAGES = {:?}\nEXPANSION = {}",
-                    plan.stem_channels,
-                    plan.stages,
-                    if plan.bottleneck { 4 } else { 1 }
-                );
-                RESNET
-            }
-        };
-        program.replace("SETTINGS\n", &(settings + "\n")) + IMAGE
+/// How an encoder is built in Python.
+pub struct PythonLoader {
+    /// Packages beside torch, safetensors and pillow.
+    pub needs: &'static [&'static str],
+    /// Constants that `program` uses.
+    pub settings: String,
+    /// Defines `trunk()`, the encoder without weights.
+    pub program: &'static str,
+}
+
+impl PythonLoader {
+    /// A vision tower of open_clip.
+    pub(super) fn of_open_clip(vision: Option<Value>, output: usize) -> Self {
+        let settings = format!("OUTPUT, VISION = {output}, {}", vision.unwrap_or_default());
+        Self { needs: &["open_clip_torch"], settings, program: include_str!("load/open_clip.py") }
     }
+}
+
+/// A program that builds the model, loads the exported weights, and prepares images as evaluation does: shortest side to
+/// `resize`, the centre of the model's size, normalised by `mean` and `std`.
+pub fn load_script(model: &ModelConfig, resize: usize, mean: &[f32], std: &[f32]) -> String {
+    let (size, spec) = (model.image_size, model.encoder.spec());
+    let mut settings = format!("RESIZE, SIZE = {resize}, {size}\nMEAN, STD = {mean:?}, {std:?}\n");
+    let loader = spec.python(size, model.channels);
+    let (text, program) = match &model.text {
+        None => (PREAMBLE, loader.program),
+        Some(text) if model.open_clip().is_some() => {
+            settings += &format!("CONTEXT = {}\n", text.context);
+            return CLIP.replace("SETTINGS\n", &settings) + PREPROCESS;
+        }
+        Some(text) => {
+            let (dim, features) = (model.output(), spec.feature_dim());
+            settings += &format!(
+                "CONTEXT, SHARED, FEATURES = {}, {dim}, {features}\nTEXT = {}\n",
+                text.context,
+                text.open_clip()
+            );
+            (PAIRS, loader.program)
+        }
+    };
+    let needs: String = loader.needs.iter().map(|package| format!(" {package},")).collect();
+    settings += &(loader.settings + "\n");
+    text.replace("TRUNK\n", program).replace("NEEDS", &needs).replace("SETTINGS\n", &settings) + PREPROCESS
 }

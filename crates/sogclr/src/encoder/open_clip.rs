@@ -1,19 +1,28 @@
 //! A model of image–text pairs under open_clip's names, to export and to import.
 
-use super::config::Family;
 use super::model::ModelConfig;
-use super::params::{HostTensor, NamedTensors};
+use super::text::TextConfig;
+use crate::params::{HostTensor, NamedTensors};
 use serde_json::{Value, json};
 
 /// ln(1/τ) in open_clip's state dict.
 const LOGIT_SCALE: &str = "logit_scale";
 
-/// `encoder.` becomes `visual.`, the text encoder stands at the root, and ln(1/τ) is `logit_scale`.
+/// The projection of features, and the encoder below it, where open_clip takes the encoder from timm.
+const PROJECTION: &str = "visual.head.proj.";
+const TRUNK: &str = "visual.trunk.";
+
+/// `encoder.` becomes `visual.`, or `visual.trunk.` where a projection follows it, which becomes `visual.head.proj.`; the text
+/// encoder stands at the root, and ln(1/τ) is `logit_scale`.
 pub fn to_open_clip(model: &NamedTensors, log_scale: f64) -> NamedTensors {
+    let encoder = if model.keys().any(|name| name.starts_with("projection.")) { TRUNK } else { "visual." };
     let renamed = model.iter().filter_map(|(name, tensor)| {
-        let new = match name.strip_prefix("encoder.") {
-            Some(rest) => format!("visual.{rest}"),
-            None => name.strip_prefix("text.")?.to_owned(),
+        let (part, rest) = name.split_once('.')?;
+        let new = match part {
+            "encoder" => format!("{encoder}{rest}"),
+            "projection" => format!("{PROJECTION}{rest}"),
+            "text" => rest.to_owned(),
+            _ => return None,
         };
         Some((new, tensor.clone()))
     });
@@ -26,33 +35,28 @@ pub fn to_open_clip(model: &NamedTensors, log_scale: f64) -> NamedTensors {
 pub fn from_open_clip(tensors: &NamedTensors) -> NamedTensors {
     let is_ours = |name: &str| name != LOGIT_SCALE && name != "attn_mask" && !name.ends_with("num_batches_tracked");
     let renamed = tensors.iter().filter(|(name, _)| is_ours(name)).map(|(name, tensor)| {
-        let new = match name.strip_prefix("visual.") {
-            Some(rest) => format!("encoder.{rest}"),
-            None => format!("text.{name}"),
-        };
-        (new, tensor.clone())
+        let parts = [(TRUNK, "encoder."), (PROJECTION, "projection."), ("visual.", "encoder.")];
+        let image = parts.iter().find_map(|(from, to)| Some(format!("{to}{}", name.strip_prefix(from)?)));
+        (image.unwrap_or_else(|| format!("text.{name}")), tensor.clone())
     });
     renamed.collect()
 }
 
 impl ModelConfig {
-    /// The arguments of open_clip's `CLIP`; `None` for models of images alone.
+    /// The arguments of open_clip's `CLIP`; `None` for models of images alone, and for encoders that open_clip does not have.
     pub fn open_clip(&self) -> Option<Value> {
         let text = self.text.as_ref()?;
-        let vision = match self.encoder.family(self.image_size) {
-            Family::ResNet => return None,
-            Family::ClipResNet(net) => {
-                json!({ "layers": net.layers, "width": net.width, "image_size": net.image_size })
-            }
-            Family::Vit(net) => json!({
-                "layers": net.layers, "width": net.width, "head_width": net.width / net.heads,
-                "patch_size": net.patch, "image_size": net.image_size,
-            }),
-        };
-        let text = json!({
-            "context_length": text.context, "vocab_size": text.vocabulary, "width": text.width,
-            "heads": text.heads, "layers": text.layers,
-        });
-        Some(json!({ "embed_dim": self.encoder.feature_dim(), "vision_cfg": vision, "text_cfg": text }))
+        let vision = self.encoder.spec().open_clip(self.image_size)?;
+        Some(json!({ "embed_dim": self.output(), "vision_cfg": vision, "text_cfg": text.open_clip() }))
+    }
+}
+
+impl TextConfig {
+    /// `text_cfg` of open_clip.
+    pub(super) fn open_clip(&self) -> Value {
+        json!({
+            "context_length": self.context, "vocab_size": self.vocabulary, "width": self.width,
+            "heads": self.heads, "layers": self.layers,
+        })
     }
 }

@@ -1,12 +1,203 @@
 //! ResNets as in torchvision (basic and bottleneck blocks), with the CIFAR stem and the three-stage CIFAR family.
 
 use super::batch_norm::{BatchNorm, Pass};
-use super::config::{EncoderConfig, Stem};
-use super::cpu;
 use super::layers::Conv;
+use super::{Compute, EncoderSpec, Family, Network, PythonLoader};
+use crate::check::{Problem, parse_name, require};
+use crate::cpu::{self, Engine};
 use burn::module::Module;
 use burn::tensor::ops::MaxPoolOptions;
-use burn::tensor::{Device, Tensor, module};
+use burn::tensor::{Tensor, module};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Names of the ResNets. 18–152 are torchvision's; 8–56 are the CIFAR ResNets (6n+2 layers, three stages of 16/32/64 channels,
+/// 1×1 projection shortcuts).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+#[expect(missing_docs, reason = "the number of layers")]
+pub enum ResNetName {
+    Resnet8,
+    Resnet14,
+    Resnet20,
+    Resnet32,
+    Resnet56,
+    Resnet18,
+    Resnet34,
+    Resnet50,
+    Resnet101,
+    Resnet152,
+}
+
+/// The first layers of a ResNet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Stem {
+    /// 3×3 convolution, stride 1, no pooling: images up to 64 pixels.
+    Cifar,
+    /// 7×7 convolution, stride 2, and a 3×3 max-pool.
+    Imagenet,
+}
+
+/// A ResNet: resnet8 to 56 for small images, resnet18 to 152 as in torchvision.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ResNetConfig {
+    /// The network: 8–56 for small images, 18–152 as in torchvision.
+    pub name: ResNetName,
+    /// Multiplies every channel count: 2 and 4 are the paper's wide ResNet-50; 0.25 and 0.5 suit CPUs.
+    pub width: f64,
+    /// `cifar` for images up to 64 pixels, `imagenet` above, unless set.
+    pub stem: Stem,
+}
+
+/// Channel counts and depth of one ResNet.
+struct Plan {
+    stem_channels: usize,
+    /// (blocks, channels, stride of the first block) of each stage
+    stages: Vec<(usize, usize, usize)>,
+    bottleneck: bool,
+}
+
+impl ResNetConfig {
+    /// The network at full width, with the stem that fits images of `size` pixels.
+    pub fn for_size(name: ResNetName, size: usize) -> Self {
+        Self { name, width: 1.0, stem: if size <= 64 { Stem::Cifar } else { Stem::Imagenet } }
+    }
+
+    fn plan(&self) -> Plan {
+        let scaled = |channels: usize| ((channels as f64 * self.width).round() as usize).max(1);
+        let (blocks, first, bottleneck): (&[usize], usize, bool) = match self.name {
+            ResNetName::Resnet8 => (&[1, 1, 1], 16, false),
+            ResNetName::Resnet14 => (&[2, 2, 2], 16, false),
+            ResNetName::Resnet20 => (&[3, 3, 3], 16, false),
+            ResNetName::Resnet32 => (&[5, 5, 5], 16, false),
+            ResNetName::Resnet56 => (&[9, 9, 9], 16, false),
+            ResNetName::Resnet18 => (&[2, 2, 2, 2], 64, false),
+            ResNetName::Resnet34 => (&[3, 4, 6, 3], 64, false),
+            ResNetName::Resnet50 => (&[3, 4, 6, 3], 64, true),
+            ResNetName::Resnet101 => (&[3, 4, 23, 3], 64, true),
+            ResNetName::Resnet152 => (&[3, 8, 36, 3], 64, true),
+        };
+        let stages = blocks
+            .iter()
+            .enumerate()
+            .map(|(stage, &count)| (count, scaled(first << stage), if stage == 0 { 1 } else { 2 }))
+            .collect();
+        Plan { stem_channels: scaled(first), stages, bottleneck }
+    }
+}
+
+impl EncoderSpec for ResNetConfig {
+    fn name(&self) -> &'static str {
+        Self::NAMES[self.name as usize]
+    }
+
+    fn check(&self, _: usize) -> Result<(), Problem> {
+        let width = self.width;
+        require((0.0625..=16.0).contains(&width), "encoder.width", || {
+            format!("is {width}; it must lie between 0.0625 and 16")
+        })
+    }
+
+    fn feature_dim(&self) -> usize {
+        let plan = self.plan();
+        let (_, channels, _) = plan.stages[plan.stages.len() - 1];
+        channels * if plan.bottleneck { 4 } else { 1 }
+    }
+
+    /// He-normal over the fan-out, as torchvision.
+    fn deviation(&self, _: &str, dims: &[usize]) -> Option<f64> {
+        match dims {
+            [output, _, height, width] => Some((2.0 / (output * height * width) as f64).sqrt()),
+            _ => None,
+        }
+    }
+
+    fn activations(&self, size: usize, channels: usize) -> usize {
+        self.convolutions(size, channels).iter().map(|(count, conv)| count * conv.y_len()).sum()
+    }
+
+    fn convolutions(&self, size: usize, channels: usize) -> Vec<(usize, sogclr_kernels::Conv)> {
+        let plan = self.plan();
+        let mut found: Vec<(usize, sogclr_kernels::Conv)> = Vec::new();
+        let mut add = |side: usize, ci: usize, co: usize, k: usize, stride: usize| {
+            let conv = sogclr_kernels::Conv { n: 1, h: side, w: side, ci, co, k, stride, pad: k / 2 };
+            match found.iter_mut().find(|(_, other)| *other == conv) {
+                Some((count, _)) => *count += 1,
+                None => found.push((1, conv)),
+            }
+            conv.out().0
+        };
+        let mut side = match self.stem {
+            Stem::Cifar => add(size, channels, plan.stem_channels, 3, 1),
+            Stem::Imagenet => add(size, channels, plan.stem_channels, 7, 2).div_ceil(2),
+        };
+        let mut input = plan.stem_channels;
+        for (count, channels, first_stride) in plan.stages {
+            for index in 0..count {
+                let stride = if index == 0 { first_stride } else { 1 };
+                let output = if plan.bottleneck { 4 * channels } else { channels };
+                if stride != 1 || input != output {
+                    add(side, input, output, 1, stride);
+                }
+                side = if plan.bottleneck {
+                    add(side, input, channels, 1, 1);
+                    let side = add(side, channels, channels, 3, stride);
+                    add(side, channels, output, 1, 1)
+                } else {
+                    let side = add(side, input, channels, 3, stride);
+                    add(side, channels, channels, 3, 1)
+                };
+                input = output;
+            }
+        }
+        found
+    }
+
+    /// torchvision's classifier and counters.
+    fn is_foreign(&self, name: &str) -> bool {
+        name.starts_with("fc.") || name.ends_with("num_batches_tracked")
+    }
+
+    fn python(&self, _: usize, channels: usize) -> PythonLoader {
+        let plan = self.plan();
+        let is_small = if self.stem == Stem::Cifar { "True" } else { "False" };
+        let settings = format!(
+            "CHANNELS, STEM, SMALL_STEM = {channels}, {}, {is_small}\n# Blocks, channels and first stride of each \
+             stage.\nSTAGES = {:?}\nEXPANSION = {}",
+            plan.stem_channels,
+            plan.stages,
+            if plan.bottleneck { 4 } else { 1 }
+        );
+        PythonLoader { needs: &[], settings, program: include_str!("load/resnet.py") }
+    }
+}
+
+impl Family for ResNetConfig {
+    type Net = ResNet;
+
+    const NAMES: &'static [&'static str] = &[
+        "resnet8",
+        "resnet14",
+        "resnet20",
+        "resnet32",
+        "resnet56",
+        "resnet18",
+        "resnet34",
+        "resnet50",
+        "resnet101",
+        "resnet152",
+    ];
+
+    fn named(name: &str, size: usize) -> Option<Self> {
+        Some(Self::for_size(parse_name(name).ok()?, size))
+    }
+
+    fn build(&self, _: usize, channels: usize, compute: &Compute) -> ResNet {
+        ResNet::new(self, channels, compute)
+    }
+}
 
 /// A residual block: two 3×3 convolutions, or 1×1, 3×3, 1×1 when `conv3` is there.
 #[derive(Module, Debug)]
@@ -21,26 +212,26 @@ pub struct Block {
 }
 
 impl Block {
-    fn new(input: usize, channels: usize, stride: usize, bottleneck: bool, device: &Device) -> Self {
+    fn new(input: usize, channels: usize, stride: usize, bottleneck: bool, compute: &Compute) -> Self {
         let output = if bottleneck { 4 * channels } else { channels };
-        let norm = |channels| BatchNorm::new(channels, device);
+        let norm = |channels| BatchNorm::new(channels, compute);
         let downsample =
-            (stride != 1 || input != output).then(|| (Conv::new(input, output, 1, stride, device), norm(output)));
+            (stride != 1 || input != output).then(|| (Conv::new(input, output, 1, stride, compute), norm(output)));
         if bottleneck {
             Self {
-                conv1: Conv::new(input, channels, 1, 1, device),
+                conv1: Conv::new(input, channels, 1, 1, compute),
                 bn1: norm(channels),
-                conv2: Conv::new(channels, channels, 3, stride, device),
+                conv2: Conv::new(channels, channels, 3, stride, compute),
                 bn2: norm(channels),
-                conv3: Some(Conv::new(channels, output, 1, 1, device)),
+                conv3: Some(Conv::new(channels, output, 1, 1, compute)),
                 bn3: Some(norm(output).zero_weight()),
                 downsample,
             }
         } else {
             Self {
-                conv1: Conv::new(input, channels, 3, stride, device),
+                conv1: Conv::new(input, channels, 3, stride, compute),
                 bn1: norm(channels),
-                conv2: Conv::new(channels, channels, 3, 1, device),
+                conv2: Conv::new(channels, channels, 3, 1, compute),
                 bn2: norm(channels).zero_weight(),
                 conv3: None,
                 bn3: None,
@@ -77,11 +268,12 @@ pub struct ResNet {
     layer4: Vec<Block>,
     #[module(skip)]
     pooled_stem: bool,
+    #[module(skip)]
+    engine: Option<Engine>,
 }
 
 impl ResNet {
-    /// Weights are zero until [`super::initialise`] or [`super::import`] fills them.
-    pub fn new(config: &EncoderConfig, device: &Device) -> Self {
+    fn new(config: &ResNetConfig, image_channels: usize, compute: &Compute) -> Self {
         let plan = config.plan();
         let pooled_stem = config.stem == Stem::Imagenet;
         let (kernel, stride) = if pooled_stem { (7, 2) } else { (3, 1) };
@@ -90,7 +282,7 @@ impl ResNet {
             (0..count)
                 .map(|index| {
                     let stride = if index == 0 { stride } else { 1 };
-                    let block = Block::new(input, channels, stride, plan.bottleneck, device);
+                    let block = Block::new(input, channels, stride, plan.bottleneck, compute);
                     input = channels * if plan.bottleneck { 4 } else { 1 };
                     block
                 })
@@ -99,20 +291,21 @@ impl ResNet {
         let mut stage = || stages.next().unwrap_or_default();
         let (layer1, layer2, layer3, layer4) = (stage(), stage(), stage(), stage());
         Self {
-            conv1: Conv::new(3, plan.stem_channels, kernel, stride, device),
-            bn1: BatchNorm::new(plan.stem_channels, device),
+            conv1: Conv::new(image_channels, plan.stem_channels, kernel, stride, compute),
+            bn1: BatchNorm::new(plan.stem_channels, compute),
             layer1,
             layer2,
             layer3,
             layer4,
             pooled_stem,
+            engine: compute.engine(),
         }
     }
+}
 
-    /// `[N, 3, H, W]` → features `[N, dim]`
-    pub fn forward(&self, x: Tensor<4>, pass: &mut Pass) -> Tensor<2> {
-        let is_last = cpu::is_channels_last(&x.device());
-        let x = if is_last { x.permute([0, 2, 3, 1]) } else { x };
+impl Network for ResNet {
+    fn forward(&self, x: Tensor<4>, pass: &mut Pass) -> Tensor<2> {
+        let is_last = self.engine.is_some();
         let mut x = self.bn1.forward(self.conv1.forward(x), None, true, pass);
         if self.pooled_stem {
             let options = MaxPoolOptions::new([3, 3]).with_stride([2, 2]).with_padding([1, 1]);

@@ -1,7 +1,9 @@
 //! CLIP's text encoder: token and position embeddings, a causal transformer, the feature at END, a projection.
 
+use super::Compute;
 use super::layers::value_for;
-use super::transformer::{LayerNorm, Transformer};
+use super::transformer::{LayerNorm, Transformer, clip_deviation};
+use crate::check::{Problem, require};
 use burn::module::{Module, Param};
 use burn::tensor::{Device, Int, Tensor, TensorData, module};
 use schemars::JsonSchema;
@@ -21,13 +23,44 @@ pub struct TextConfig {
     pub context: usize,
     /// Entries of the vocabulary: CLIP's 49408.
     pub vocabulary: usize,
+    /// Dimension of the embedding that images and texts share, where the image encoder leaves it open; a clip encoder fixes it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output: Option<usize>,
 }
 
 impl TextConfig {
     /// The paper's: width 128, 8 layers of 8 heads.
     pub fn clip_s() -> Self {
         use crate::text::{CONTEXT, VOCABULARY};
-        Self { width: 128, layers: 8, heads: 8, context: CONTEXT, vocabulary: VOCABULARY }
+        Self { width: 128, layers: 8, heads: 8, context: CONTEXT, vocabulary: VOCABULARY, output: None }
+    }
+}
+
+impl TextConfig {
+    /// Refuses impossible values.
+    pub fn check(&self) -> Result<(), Problem> {
+        use crate::text::{CONTEXT, VOCABULARY};
+        let Self { width, layers, heads, context, vocabulary, output } = *self;
+        require(vocabulary == VOCABULARY, "text.vocabulary", || {
+            format!("is {vocabulary}; CLIP's vocabulary has {VOCABULARY} entries")
+        })?;
+        require((3..=CONTEXT).contains(&context), "text.context", || {
+            format!("is {context}; it must lie between 3 and {CONTEXT}")
+        })?;
+        require((1..=64).contains(&layers), "text.layers", || format!("is {layers}; 1 to 64"))?;
+        let divides = width >= 1 && heads >= 1 && width.is_multiple_of(heads);
+        require(divides, "text.heads", || format!("is {heads}; it must divide the width of {width}"))?;
+        let size = output.unwrap_or(2);
+        require((2..=65_536).contains(&size), "text.output", || format!("is {size}; it must lie between 2 and 65536"))
+    }
+
+    /// Standard deviations of CLIP's initial weights; `None` for what is not drawn.
+    pub(super) fn deviation(&self, name: &str, dims: &[usize]) -> Option<f64> {
+        match name {
+            "token_embedding.weight" => Some(0.02),
+            "positional_embedding" => Some(0.01),
+            _ => clip_deviation(self.layers, name, dims),
+        }
     }
 }
 
@@ -48,12 +81,13 @@ pub struct TextEncoder {
 
 impl TextEncoder {
     /// Weights are zero until [`super::import`] or an initialisation fills them.
-    pub fn new(config: &TextConfig, output: usize, device: &Device) -> Self {
+    pub fn new(config: &TextConfig, output: usize, compute: &Compute) -> Self {
+        let device = compute.device();
         let zeros = |rows, columns| Param::from_tensor(Tensor::zeros([rows, columns], device));
         Self {
             positional_embedding: zeros(config.context, config.width),
             text_projection: zeros(config.width, output),
-            transformer: Transformer::new(config.width, config.layers, config.heads, device),
+            transformer: Transformer::new(config.width, config.layers, config.heads, compute),
             token_embedding: Embedding { weight: zeros(config.vocabulary, config.width) },
             ln_final: LayerNorm::new(config.width, device),
         }

@@ -1,73 +1,285 @@
-//! CLIP's vision transformer: patches and a class token, transformer blocks, a projection of the class token. Parameters have
-//! the names of CLIP's state dict, below `visual`.
+//! Vision transformers as in timm: patches and a class token, pre-norm blocks with exact GELU, a layer norm. Parameters have the
+//! names of timm's state dict.
 
-use super::layers::value_for;
-use super::transformer::{LayerNorm, Transformer};
+use super::batch_norm::Pass;
+use super::layers::{Linear, linear, value_for};
+use super::transformer::{LayerNorm, attend, patches};
+use super::{Compute, EncoderSpec, Family, Network, PythonLoader};
+use crate::check::{Problem, parse_name, require};
+use crate::cpu::Engine;
+use crate::math::Layout;
 use burn::module::{Module, Param};
-use burn::tensor::{Device, Tensor};
+use burn::tensor::{Tensor, activation::gelu};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
-#[derive(Clone, Debug, PartialEq)]
+/// timm's.
+const EPSILON: f64 = 1e-6;
+/// Blocks of every one of them.
+const DEPTH: usize = 12;
+/// Values of an attention head.
+const HEAD: usize = 64;
+
+/// Names of the vision transformers: widths 192, 384 and 768, 12 blocks of heads of 64 values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+#[expect(missing_docs, reason = "the widths are above")]
+pub enum VitName {
+    VitTiny,
+    VitSmall,
+    VitBase,
+}
+
+/// What the features are made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Pool {
+    /// The class token (timm's `token`).
+    Class,
+    /// The mean over the patches (timm's `avg`).
+    Mean,
+}
+
+/// A vision transformer: vit-tiny, vit-small or vit-base, as in timm.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
 pub struct VitConfig {
-    pub width: usize,
-    pub layers: usize,
-    pub heads: usize,
-    /// Side of a patch in pixels; divides the image.
+    /// vit-tiny, vit-small and vit-base are timm's, of width 192, 384 and 768.
+    pub name: VitName,
+    /// Side of a patch in pixels, which divides the image's; 16 at 224 pixels, smaller for small images unless set.
     pub patch: usize,
-    /// Side of the images in pixels.
-    pub image_size: usize,
-    /// Dimension of the embedding that images and texts share.
-    pub output: usize,
+    /// Features: the `class` token, or the `mean` over the patches.
+    pub pool: Pool,
+    /// Leave the projection of patches as it is drawn, which steadies training (MoCo v3).
+    pub freeze_patches: bool,
 }
 
-/// The weight of a convolution whose stride is its kernel.
-#[derive(Module, Debug)]
-pub struct PatchEmbedding {
-    weight: Param<Tensor<4>>,
+impl VitConfig {
+    /// The network as it suits images of `size` pixels.
+    pub fn for_size(name: VitName, size: usize) -> Self {
+        // At least seven patches on a side, as 224 pixels have fourteen.
+        let fits = |patch: &usize| size.is_multiple_of(*patch) && size / patch >= 7;
+        let patch = [16, 8, 4, 2].into_iter().find(fits).unwrap_or(1);
+        Self { name, patch, pool: Pool::Class, freeze_patches: false }
+    }
+
+    fn width(&self) -> usize {
+        match self.name {
+            VitName::VitTiny => 192,
+            VitName::VitSmall => 384,
+            VitName::VitBase => 768,
+        }
+    }
 }
 
-#[derive(Module, Debug)]
-pub struct VisionTransformer {
-    class_embedding: Param<Tensor<1>>,
-    positional_embedding: Param<Tensor<2>>,
-    proj: Param<Tensor<2>>,
-    conv1: PatchEmbedding,
-    ln_pre: LayerNorm,
-    transformer: Transformer,
-    ln_post: LayerNorm,
-}
+impl EncoderSpec for VitConfig {
+    fn name(&self) -> &'static str {
+        Self::NAMES[self.name as usize]
+    }
 
-impl VisionTransformer {
-    /// Weights are zero until [`super::import`] or an initialisation fills them.
-    pub fn new(config: &VitConfig, device: &Device) -> Self {
-        let (width, patch) = (config.width, config.patch);
-        let zeros = |rows, columns| Param::from_tensor(Tensor::zeros([rows, columns], device));
-        let places = (config.image_size / patch).pow(2);
-        Self {
-            class_embedding: Param::from_tensor(Tensor::zeros([width], device)),
-            positional_embedding: zeros(places + 1, width),
-            proj: zeros(width, config.output),
-            conv1: PatchEmbedding { weight: Param::from_tensor(Tensor::zeros([width, 3, patch, patch], device)) },
-            ln_pre: LayerNorm::new(width, device),
-            transformer: Transformer::new(width, config.layers, config.heads, device),
-            ln_post: LayerNorm::new(width, device),
+    fn check(&self, size: usize) -> Result<(), Problem> {
+        let patch = self.patch;
+        let divides = patch >= 1 && size.is_multiple_of(patch) && size / patch >= 2;
+        require(divides, "encoder.patch", || {
+            format!("is {patch}; it must divide images of {size} pixels into at least 2 patches on a side")
+        })?;
+        let places = (size / patch).pow(2);
+        require(places <= 4096, "encoder.patch", || {
+            format!(
+                "is {patch}, which makes {places} patches of an image of {size} pixels; at most 4096 (64 on a side)"
+            )
+        })
+    }
+
+    fn feature_dim(&self) -> usize {
+        self.width()
+    }
+
+    fn has_one_size(&self) -> bool {
+        true
+    }
+
+    /// timm's 0.02 for linear layers and positions, near zero for the class token, and Xavier's for the patches, as in MoCo v3.
+    fn deviation(&self, name: &str, dims: &[usize]) -> Option<f64> {
+        match dims {
+            [width, channels, patch, _] => Some((2.0 / (width + channels * patch * patch) as f64).sqrt()),
+            [_, _, _] if name == "cls_token" => Some(1e-6),
+            [_, _] | [_, _, _] => Some(0.02),
+            _ => None,
         }
     }
 
-    /// `[N, 3, S, S]` → embeddings `[N, output]`, not normalised
-    pub fn forward(&self, x: Tensor<4>) -> Tensor<2> {
-        let weight = value_for(&self.conv1.weight, &x);
-        let ([n, channels, size, _], [width, _, patch, _]) = (x.dims(), weight.dims());
-        let (side, values) = (size / patch, channels * patch * patch);
-        // Patches as rows: [N·places, 3·patch²]
-        let patches = x.reshape([n, channels, side, patch, side, patch]).permute([0, 2, 4, 1, 3, 5]);
-        let tokens = patches.reshape([n * side * side, values]).matmul(weight.reshape([width, values]).transpose());
-        let tokens = tokens.reshape([n, side * side, width]);
-        let class = value_for(&self.class_embedding, &tokens).reshape([1, 1, width]).repeat_dim(0, n);
+    fn activations(&self, size: usize, _: usize) -> usize {
+        // q, k, v, what attention mixes, the MLP's eight widths and two sums, of each place
+        DEPTH * ((size / self.patch.max(1)).pow(2) + 1) * 14 * self.width()
+    }
+
+    /// timm's classifier.
+    fn is_foreign(&self, name: &str) -> bool {
+        name.starts_with("head.")
+    }
+
+    fn python(&self, size: usize, channels: usize) -> PythonLoader {
+        let pool = match self.pool {
+            Pool::Class => "token",
+            Pool::Mean => "avg",
+        };
+        let settings = format!(
+            "CHANNELS, WIDTH, DEPTH, HEADS, PATCH, POOL, IMAGE = {channels}, {}, {DEPTH}, {}, {}, {pool:?}, {size}",
+            self.width(),
+            self.width() / HEAD,
+            self.patch
+        );
+        PythonLoader { needs: &["timm"], settings, program: include_str!("load/vit.py") }
+    }
+}
+
+impl Family for VitConfig {
+    type Net = Vit;
+
+    const NAMES: &'static [&'static str] = &["vit-tiny", "vit-small", "vit-base"];
+
+    fn named(name: &str, size: usize) -> Option<Self> {
+        Some(Self::for_size(parse_name(name).ok()?, size))
+    }
+
+    fn build(&self, size: usize, channels: usize, compute: &Compute) -> Vit {
+        let width = self.width();
+        let net = Vit::with_shape(width, DEPTH, width / HEAD, self.patch, self.pool, size, channels, compute);
+        if self.freeze_patches { net.with_frozen_patches() } else { net }
+    }
+}
+
+/// A convolution whose stride is its kernel.
+#[derive(Module, Debug)]
+struct PatchProjection {
+    weight: Param<Tensor<4>>,
+    bias: Param<Tensor<1>>,
+}
+
+#[derive(Module, Debug)]
+struct PatchEmbed {
+    proj: PatchProjection,
+}
+
+#[derive(Module, Debug)]
+struct VitAttention {
+    qkv: Linear,
+    proj: Linear,
+    #[module(skip)]
+    heads: usize,
+}
+
+#[derive(Module, Debug)]
+struct VitMlp {
+    fc1: Linear,
+    fc2: Linear,
+}
+
+#[derive(Module, Debug)]
+struct VitBlock {
+    norm1: LayerNorm,
+    attn: VitAttention,
+    norm2: LayerNorm,
+    mlp: VitMlp,
+}
+
+impl VitBlock {
+    fn new(width: usize, heads: usize, compute: &Compute) -> Self {
+        let project = |input: usize, output: usize| Linear::new(input, output, compute).with_bias();
+        let norm = || LayerNorm::new(width, compute.device()).with_epsilon(EPSILON);
+        Self {
+            norm1: norm(),
+            attn: VitAttention { qkv: project(width, 3 * width), proj: project(width, width), heads },
+            norm2: norm(),
+            mlp: VitMlp { fc1: project(width, 4 * width), fc2: project(4 * width, width) },
+        }
+    }
+
+    /// `[N, L, width]` → the same shape
+    fn forward(&self, x: Tensor<3>) -> Tensor<3> {
+        let all = self.attn.qkv.forward(self.norm1.forward(x.clone()));
+        let x = x + self.attn.proj.forward(attend(all, self.attn.heads, None));
+        let hidden = gelu(self.mlp.fc1.forward(self.norm2.forward(x.clone())));
+        x + self.mlp.fc2.forward(hidden)
+    }
+}
+
+/// A vision transformer up to its features.
+#[derive(Module, Debug)]
+pub struct Vit {
+    cls_token: Param<Tensor<3>>,
+    pos_embed: Param<Tensor<3>>,
+    patch_embed: PatchEmbed,
+    blocks: Vec<VitBlock>,
+    /// Of all tokens, where the class token is the feature.
+    norm: Option<LayerNorm>,
+    /// Of the mean, where that is the feature.
+    fc_norm: Option<LayerNorm>,
+    #[module(skip)]
+    layout: Layout,
+    #[module(skip)]
+    engine: Option<Engine>,
+}
+
+impl Vit {
+    /// Any width, depth, heads and patch, for images of `size` pixels.
+    #[doc(hidden)]
+    #[expect(clippy::too_many_arguments, reason = "the sizes of a transformer")]
+    pub fn with_shape(
+        width: usize,
+        depth: usize,
+        heads: usize,
+        patch: usize,
+        pool: Pool,
+        size: usize,
+        channels: usize,
+        compute: &Compute,
+    ) -> Self {
+        let device = compute.device();
+        let zeros = |places: usize| Param::from_tensor(Tensor::zeros([1, places, width], device));
+        let proj = PatchProjection {
+            weight: Param::from_tensor(Tensor::zeros([width, channels, patch, patch], device)),
+            bias: Param::from_tensor(Tensor::zeros([width], device)),
+        };
+        let norm = || LayerNorm::new(width, device).with_epsilon(EPSILON);
+        Self {
+            cls_token: zeros(1),
+            pos_embed: zeros((size / patch).pow(2) + 1),
+            patch_embed: PatchEmbed { proj },
+            blocks: (0..depth).map(|_| VitBlock::new(width, heads, compute)).collect(),
+            norm: (pool == Pool::Class).then(norm),
+            fc_norm: (pool == Pool::Mean).then(norm),
+            layout: compute.layout(),
+            engine: compute.engine(),
+        }
+    }
+
+    /// The same, its projection of patches without gradient.
+    fn with_frozen_patches(mut self) -> Self {
+        let PatchProjection { weight, bias } = self.patch_embed.proj;
+        let (weight, bias) = (weight.set_require_grad(false), bias.set_require_grad(false));
+        self.patch_embed = PatchEmbed { proj: PatchProjection { weight, bias } };
+        self
+    }
+}
+
+impl Network for Vit {
+    fn forward(&self, x: Tensor<4>, _: &mut Pass) -> Tensor<2> {
+        let proj = &self.patch_embed.proj;
+        let (weight, bias) = (value_for(&proj.weight, &x), value_for(&proj.bias, &x));
+        let [width, channels, patch, _] = weight.dims();
+        let (rows, [n, places]) = patches(x, patch, self.layout);
+        let weight = weight.reshape([width, channels * patch * patch]);
+        let tokens = linear(rows, weight, Some(bias), self.engine).reshape([n, places, width]);
+        let class = value_for(&self.cls_token, &tokens).repeat_dim(0, n);
         let x = Tensor::cat(vec![class, tokens], 1);
-        let x = x.clone() + value_for(&self.positional_embedding, &x).unsqueeze();
-        let x = self.transformer.forward(self.ln_pre.forward(x), None);
-        let class = self.ln_post.forward(x.narrow(1, 0, 1)).reshape([n, width]);
-        let proj = value_for(&self.proj, &class);
-        class.matmul(proj)
+        let x = x.clone() + value_for(&self.pos_embed, &x);
+        let x = self.blocks.iter().fold(x, |x, block| block.forward(x));
+        match (&self.norm, &self.fc_norm) {
+            (Some(norm), _) => norm.forward(x.narrow(1, 0, 1)).reshape([n, width]),
+            (None, Some(norm)) => norm.forward(x.narrow(1, 1, places).mean_dim(1)).reshape([n, width]),
+            (None, None) => unreachable!("a transformer has one of the two norms"),
+        }
     }
 }

@@ -1,13 +1,14 @@
 //! Features of a frozen encoder in inference mode.
 
 use super::EvalError;
-use crate::augment::{AugmentConfig, Augmenter};
+use crate::augment::AugmentConfig;
+use crate::batch::{Crops, render};
 use crate::data::Split;
-use crate::encoder::{EncoderConfig, ImageEncoder, Model, ModelConfig, NamedTensors, Pass, from_open_clip, import};
+use crate::encoder::{Compute, ImageEncoder, Linear, Model, ModelConfig, Network, Pass, from_open_clip};
 use crate::math::{Matrix, Purpose, SampleRng};
-use burn::tensor::{Device, Tensor, TensorData};
+use crate::params::{NamedTensors, import, to_matrix};
+use burn::tensor::Tensor;
 use ndarray::{Axis, s};
-use rayon::prelude::*;
 
 /// Images in one forward pass.
 const CHUNK: usize = 128;
@@ -20,35 +21,39 @@ pub struct Labelled {
 
 /// An encoder in inference mode, without gradients; nothing that it offers can change its weights.
 pub struct FrozenEncoder {
-    net: ImageEncoder,
+    encoder: ImageEncoder,
+    /// To the embedding that texts share, where the encoder has none of its own.
+    projection: Option<Linear>,
     augment: AugmentConfig,
     size: usize,
-    device: Device,
+    compute: Compute,
 }
 
 impl FrozenEncoder {
     /// From exported weights (`encoder.safetensors`).
     pub fn load(
-        config: &EncoderConfig,
+        config: &ModelConfig,
         weights: &NamedTensors,
         augment: &AugmentConfig,
-        device: Device,
+        compute: Compute,
     ) -> Result<Self, EvalError> {
-        let net = ImageEncoder::new(config, augment.views[0].size, &device);
-        let net = if config.is_clip() { import(net, &image_weights(weights))? } else { import(net, weights)? };
-        Ok(Self::freeze(net, augment, device))
+        let blank = Self::untrained(config, 0, augment, compute);
+        let (encoder, projection) = match config.text {
+            None => (weights.clone(), NamedTensors::new()),
+            Some(_) => (part_of(weights, "encoder."), part_of(weights, "projection.")),
+        };
+        let encoder = import(blank.encoder, &encoder)?;
+        let projection = blank.projection.map(|linear| import(linear, &projection)).transpose()?;
+        Ok(Self { encoder, projection, ..blank })
     }
 
     /// The encoder that a run with `seed` starts from, for comparison.
-    pub fn untrained(config: &EncoderConfig, seed: u64, augment: &AugmentConfig, device: Device) -> Self {
+    pub fn untrained(config: &ModelConfig, seed: u64, augment: &AugmentConfig, compute: Compute) -> Self {
         // Weights are drawn by name, so the encoder has to stand where it stands in a model.
-        let image_size = augment.views[0].size;
-        let config = ModelConfig { encoder: config.clone(), head: None, text: None, image_size };
-        Self::freeze(Model::new(&config, seed, &device).encoder, augment, device)
-    }
-
-    fn freeze(net: ImageEncoder, augment: &AugmentConfig, device: Device) -> Self {
-        Self { net, augment: augment.clone(), size: augment.views[0].size, device }
+        let config = ModelConfig { head: None, ..config.clone() };
+        let model = Model::new(&config, seed, &compute);
+        let (encoder, projection) = (model.encoder, model.projection);
+        Self { encoder, projection, augment: augment.clone(), size: config.image_size, compute }
     }
 
     /// Features of the centre view of every image, in order.
@@ -63,6 +68,15 @@ impl FrozenEncoder {
         self.features_of(split, ids, Some((seed, epoch)), |_| {})
     }
 
+    /// Embeddings of the centre view of every image, as they are compared with texts; not normalised.
+    pub fn embed(&self, split: &Split, progress: impl Fn(usize) + Sync) -> Result<Matrix, EvalError> {
+        let ids: Vec<usize> = (0..split.len()).collect();
+        self.forward(split, &ids, None, progress, |features| match &self.projection {
+            Some(projection) => projection.forward(features),
+            None => features,
+        })
+    }
+
     fn features_of(
         &self,
         split: &Split,
@@ -70,34 +84,37 @@ impl FrozenEncoder {
         crops: Option<(u64, usize)>,
         progress: impl Fn(usize) + Sync,
     ) -> Result<Matrix, EvalError> {
-        let view = 3 * self.size * self.size;
+        self.forward(split, ids, crops, progress, |features| features)
+    }
+
+    fn forward(
+        &self,
+        split: &Split,
+        ids: &[usize],
+        crops: Option<(u64, usize)>,
+        progress: impl Fn(usize) + Sync,
+        finish: impl Fn(Tensor<2>) -> Tensor<2>,
+    ) -> Result<Matrix, EvalError> {
+        let (channels, layout) = (self.augment.channels(), self.compute.layout());
         let mut features: Option<Matrix> = None;
         for (chunk, ids_of_chunk) in ids.chunks(CHUNK).enumerate() {
-            let mut pixels = vec![0.0_f32; ids_of_chunk.len() * view];
-            pixels.par_chunks_exact_mut(view).zip(ids_of_chunk).try_for_each_init(
-                || Augmenter::new(&self.augment),
-                |augmenter, (out, &id)| {
-                    let image = split.image(id)?;
-                    match crops {
-                        None => augmenter.centre_view(&image, self.size, out),
-                        Some((seed, epoch)) => {
-                            let mut rng = SampleRng::new(seed, Purpose::LinearEval, epoch as u64, id as u64, 1);
-                            augmenter.crop_view(&image, self.size, &mut rng, out);
-                        }
-                    }
-                    Ok::<(), EvalError>(())
-                },
-            )?;
-            let shape = [ids_of_chunk.len(), 3, self.size, self.size];
-            let x = Tensor::<4>::from_data(TensorData::new(pixels, shape), &self.device);
-            let out = self.net.forward(x, &mut Pass::Eval);
-            let dims = out.dims();
-            let values = out.into_data().try_to_vec::<f32>().expect("features are f32");
-            let block = Matrix::from_shape_vec(dims, values).expect("as many values as the shape says");
-            let all = features.get_or_insert_with(|| Matrix::zeros((ids.len(), dims[1])));
+            let mut views = Crops::new(1, self.size, channels, ids_of_chunk.len(), layout);
+            let area = views.area();
+            let places: Vec<&mut [f32]> = views.pixels.chunks_exact_mut(area).collect();
+            render(split, &self.augment, layout, ids_of_chunk, places, |augmenter, image, id, out| match crops {
+                None => augmenter.centre_view(image, self.size, out),
+                Some((seed, epoch)) => {
+                    let mut rng = SampleRng::new(seed, Purpose::LinearEval, epoch as u64, id as u64, 1);
+                    augmenter.crop_view(image, self.size, &mut rng, out);
+                }
+            })?;
+            let rows: Vec<usize> = (0..ids_of_chunk.len()).collect();
+            let x = views.tensor(0..1, &rows, self.compute.device());
+            let block = to_matrix(finish(self.encoder.forward(x, &mut Pass::Eval)));
+            let all = features.get_or_insert_with(|| Matrix::zeros((ids.len(), block.ncols())));
             let first = chunk * CHUNK;
-            all.slice_mut(s![first..first + dims[0], ..]).assign(&block);
-            progress(dims[0]);
+            all.slice_mut(s![first..first + block.nrows(), ..]).assign(&block);
+            progress(block.nrows());
         }
         let features = features.unwrap_or_default();
         if features.axis_iter(Axis(0)).any(|row| row.iter().any(|v| !v.is_finite())) {
@@ -107,8 +124,8 @@ impl FrozenEncoder {
     }
 }
 
-/// The image encoder's part of a model of image–text pairs.
-fn image_weights(weights: &NamedTensors) -> NamedTensors {
+/// The part of a model of image–text pairs whose names begin with `prefix`, without it.
+fn part_of(weights: &NamedTensors, prefix: &str) -> NamedTensors {
     let renamed = from_open_clip(weights).into_iter();
-    renamed.filter_map(|(name, tensor)| Some((name.strip_prefix("encoder.")?.to_owned(), tensor))).collect()
+    renamed.filter_map(|(name, tensor)| Some((name.strip_prefix(prefix)?.to_owned(), tensor))).collect()
 }

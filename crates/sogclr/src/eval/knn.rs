@@ -1,6 +1,7 @@
 //! Weighted k-nearest-neighbour vote: cosine similarity s, weight exp(s/0.07).
 
 use super::{Accuracy, Labelled};
+use crate::cpu::Isa;
 use crate::math::{UnitRows, map_rows};
 
 const TEMPERATURE: f64 = 0.07;
@@ -9,7 +10,7 @@ const TEMPERATURE: f64 = 0.07;
 pub fn knn_scores(train: &Labelled, queries: &crate::math::Matrix, classes: usize, k: usize) -> Vec<Vec<f64>> {
     let keys = UnitRows::new(train.features.clone());
     let queries = UnitRows::new(queries.clone());
-    map_rows(queries.matrix().view(), keys.matrix().view(), |_, s| {
+    map_rows(Isa::best(), queries.matrix().view(), keys.matrix().view(), |_, s| {
         let mut order: Vec<usize> = (0..s.len()).collect();
         let k = k.min(order.len());
         let by_similarity = |&a: &usize, &b: &usize| s[b].total_cmp(&s[a]).then(a.cmp(&b));
@@ -24,7 +25,7 @@ pub fn knn_scores(train: &Labelled, queries: &crate::math::Matrix, classes: usiz
 }
 
 /// Accuracy of the vote on labelled test features.
-pub fn knn_predict(train: &Labelled, test: &Labelled, classes: usize, k: usize) -> Accuracy {
+pub fn knn_accuracy(train: &Labelled, test: &Labelled, classes: usize, k: usize) -> Accuracy {
     let scores = knn_scores(train, &test.features, classes, k);
     Accuracy::from_scores(scores.iter().map(Vec::as_slice), &test.labels)
 }

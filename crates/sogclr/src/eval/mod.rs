@@ -9,6 +9,8 @@ mod knn;
 mod linear_fast;
 mod linear_paper;
 mod logistic;
+mod measured;
+mod pairs;
 mod retrieval;
 mod split;
 mod text;
@@ -16,10 +18,12 @@ mod zero_shot;
 
 pub use accuracy::Accuracy;
 pub use features::{FrozenEncoder, Labelled};
-pub use knn::{knn_predict, knn_scores};
+pub use knn::{knn_accuracy, knn_scores};
 pub use linear_fast::linear_fast;
 pub use linear_paper::{PaperProtocol, linear_paper};
 pub use logistic::{LinearClassifier, fit_logistic};
+pub use measured::{Measured, NEIGHBOURS, features, measure};
+pub use pairs::PairEncoders;
 pub use retrieval::{Recall, Retrieval, retrieve, retrieve_by_chance};
 pub use split::labelled_splits;
 pub use text::FrozenText;
@@ -30,14 +34,14 @@ pub enum EvalError {
     #[error(transparent)]
     Data(#[from] crate::data::DataError),
     #[error(transparent)]
-    Params(#[from] crate::encoder::ParamError),
+    Params(#[from] crate::params::ParamError),
     #[error("{0} has no labels: evaluation needs a folder for each class, or another DATA")]
     NoLabels(String),
     #[error("{0} has only one class and evaluation needs two: add images of another class, or name another DATA")]
     OneClass(String),
-    #[error("{0} leaves no images to test or to train on: add images, or name a folder with --test")]
+    #[error("{0} leaves no images to test or to train on: add images, or name some for testing")]
     NoTest(String),
-    #[error("the run has no text encoder: only runs of `sogclr pretrain --pairs` (or --template) have one")]
+    #[error("the run has no text encoder: only runs on image–text pairs have one")]
     NoText,
     #[error("the encoder gave features that are not finite: its weights are broken")]
     NonFinite,

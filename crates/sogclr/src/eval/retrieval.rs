@@ -1,5 +1,6 @@
 //! Retrieval between images and their captions: recall at 1, 5 and 10 in both directions.
 
+use crate::cpu::Isa;
 use crate::math::{Matrix, map_rows};
 use serde::{Deserialize, Serialize};
 
@@ -45,12 +46,12 @@ impl Recall {
 /// Ranks unit-norm `images` `[n, dim]` and `texts` `[m, dim]` by cosine; text k belongs to image `owners[k]`, and every image
 /// has a text. An equal score counts as ahead, so that embeddings that are all alike find nothing.
 pub fn retrieve(images: &Matrix, texts: &Matrix, owners: &[usize]) -> Retrieval {
-    let image_ranks = map_rows(images.view(), texts.view(), |image, s| {
+    let image_ranks = map_rows(Isa::best(), images.view(), texts.view(), |image, s| {
         let own = s.iter().zip(owners).filter(|&(_, &owner)| owner == image).map(|(&s, _)| s);
         let best = own.fold(f32::NEG_INFINITY, f32::max);
         s.iter().zip(owners).filter(|&(&s, &owner)| owner != image && s >= best).count()
     });
-    let text_ranks = map_rows(texts.view(), images.view(), |text, s| {
+    let text_ranks = map_rows(Isa::best(), texts.view(), images.view(), |text, s| {
         let own = owners[text];
         s.iter().enumerate().filter(|&(image, &score)| image != own && score >= s[own]).count()
     });

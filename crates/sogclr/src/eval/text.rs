@@ -2,9 +2,10 @@
 
 use super::EvalError;
 use crate::batch::Texts;
-use crate::encoder::{Model, ModelConfig, NamedTensors, TextEncoder, from_open_clip, import};
+use crate::encoder::{Compute, Model, ModelConfig, TextEncoder, from_open_clip};
 use crate::math::{Matrix, UnitRows};
-use burn::tensor::Device;
+use crate::params::to_matrix;
+use crate::params::{NamedTensors, import};
 use ndarray::s;
 
 /// Texts in one forward pass.
@@ -13,24 +14,24 @@ const CHUNK: usize = 256;
 pub struct FrozenText {
     net: TextEncoder,
     context: usize,
-    device: Device,
+    compute: Compute,
 }
 
 impl FrozenText {
     /// From the exported weights of image–text pairs (`encoder.safetensors`).
-    pub fn load(config: &ModelConfig, weights: &NamedTensors, device: Device) -> Result<Self, EvalError> {
+    pub fn load(config: &ModelConfig, weights: &NamedTensors, compute: Compute) -> Result<Self, EvalError> {
         let text = config.text.as_ref().ok_or(EvalError::NoText)?;
         let renamed = from_open_clip(weights).into_iter();
         let weights = renamed.filter_map(|(name, tensor)| Some((name.strip_prefix("text.")?.to_owned(), tensor)));
-        let net = TextEncoder::new(text, config.encoder.feature_dim(), &device);
-        Ok(Self { net: import(net, &weights.collect())?, context: text.context, device })
+        let net = TextEncoder::new(text, config.output(), &compute);
+        Ok(Self { net: import(net, &weights.collect())?, context: text.context, compute })
     }
 
     /// The encoder that a run with `seed` starts from, for comparison.
-    pub fn untrained(config: &ModelConfig, seed: u64, device: Device) -> Result<Self, EvalError> {
+    pub fn untrained(config: &ModelConfig, seed: u64, compute: Compute) -> Result<Self, EvalError> {
         let context = config.text.as_ref().ok_or(EvalError::NoText)?.context;
-        let net = Model::new(config, seed, &device).text.ok_or(EvalError::NoText)?;
-        Ok(Self { net, context, device })
+        let net = Model::new(config, seed, &compute).text.ok_or(EvalError::NoText)?;
+        Ok(Self { net, context, compute })
     }
 
     /// Unit-norm embeddings `[texts, dim]`; `progress` is told how many more are done.
@@ -39,14 +40,12 @@ impl FrozenText {
         for (chunk, texts_of_chunk) in texts.chunks(CHUNK).enumerate() {
             let tokens = Texts::tokenize(texts_of_chunk.iter().copied(), self.context);
             let (ids, ends) = tokens.rows(&(0..texts_of_chunk.len()).collect::<Vec<_>>());
-            let out = self.net.forward(&ids, &ends, &self.device);
-            let dims = out.dims();
-            let values = out.into_data().try_to_vec::<f32>().expect("embeddings are f32");
-            let block = Matrix::from_shape_vec(dims, values).expect("as many values as the shape says");
-            let all = all.get_or_insert_with(|| Matrix::zeros((texts.len(), dims[1])));
+            let out = self.net.forward(&ids, &ends, self.compute.device());
+            let block = to_matrix(out);
+            let all = all.get_or_insert_with(|| Matrix::zeros((texts.len(), block.ncols())));
             let first = chunk * CHUNK;
-            all.slice_mut(s![first..first + dims[0], ..]).assign(&block);
-            progress(dims[0]);
+            all.slice_mut(s![first..first + block.nrows(), ..]).assign(&block);
+            progress(block.nrows());
         }
         let rows = UnitRows::new(all.unwrap_or_default());
         if rows.first_non_finite().is_some() {

@@ -1,6 +1,7 @@
 //! Zero-shot classification: every class is the mean of its prompts' embeddings, and an image belongs to the nearest.
 
 use super::{Accuracy, EvalError, FrozenText};
+use crate::cpu::Isa;
 use crate::data::pairs::fill_template;
 use crate::math::{Matrix, UnitRows, map_rows};
 use ndarray::Axis;
@@ -41,7 +42,8 @@ fn ensemble(prompts: &UnitRows, size: usize) -> UnitRows {
 
 /// Accuracy of the nearest class by cosine.
 pub fn zero_shot(images: &UnitRows, classes: &UnitRows, labels: &[u32]) -> Accuracy {
-    let scores = map_rows(images.matrix().view(), classes.matrix().view(), |_, s| s.mapv(f64::from).to_vec());
+    let scores =
+        map_rows(Isa::best(), images.matrix().view(), classes.matrix().view(), |_, s| s.mapv(f64::from).to_vec());
     Accuracy::from_scores(scores.iter().map(Vec::as_slice), labels)
 }
 

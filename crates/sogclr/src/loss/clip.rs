@@ -14,10 +14,6 @@ pub struct Clip {
 }
 
 impl Loss for Clip {
-    fn columns(&self) -> &'static [&'static str] {
-        &[]
-    }
-
     fn forward(&self, input: &LossInput) -> Result<LossOutput, LossError> {
         let tau = self.temperature;
         let pairs = Pairs::new(input)?;
@@ -45,7 +41,7 @@ impl Loss for Clip {
         let grads = pairs.softmax_gradient([&inverse_tau, &inverse_tau], [&offsets[0], &offsets[1]], scale, |i, _| {
             -scale * missed[i] as f32
         });
-        let mut out = LossOutput::stateless(loss, objective, grads, input);
+        let mut out = LossOutput::contrasted(loss, objective, grads, input)?;
         out.parameter_grads = vec![(LOG_SCALE, log_scale_grad)];
         Ok(out)
     }

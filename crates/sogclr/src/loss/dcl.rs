@@ -42,10 +42,6 @@ impl Dcl {
 }
 
 impl Loss for Dcl {
-    fn columns(&self) -> &'static [&'static str] {
-        &[]
-    }
-
     fn forward(&self, input: &LossInput) -> Result<LossOutput, LossError> {
         let tau = self.temperature;
         let views = Views::new(input)?;
@@ -62,6 +58,6 @@ impl Loss for Dcl {
 
         let log_negatives = anchors.iter().map(|a| a.log_negatives);
         let grads = views.decoupled_gradient(log_negatives, tau, |a| weights[a].1 as f32);
-        Ok(LossOutput::stateless(loss * mean, objective * mean, grads, input))
+        LossOutput::contrasted(loss * mean, objective * mean, grads, input)
     }
 }

@@ -34,10 +34,6 @@ impl Debiased {
 }
 
 impl Loss for Debiased {
-    fn columns(&self) -> &'static [&'static str] {
-        &[]
-    }
-
     fn forward(&self, input: &LossInput) -> Result<LossOutput, LossError> {
         let (tau, prior) = (self.temperature, self.prior);
         let views = Views::new(input)?;
@@ -73,6 +69,6 @@ impl Loss for Debiased {
             let e = (f64::from(s) / tau).exp();
             views.positive_weight(a, b) * pull(a, e) + views.positive_weight(b, a) * pull(b, e)
         });
-        Ok(LossOutput::stateless(loss * mean, objective * mean, grads, input))
+        LossOutput::contrasted(loss * mean, objective * mean, grads, input)
     }
 }

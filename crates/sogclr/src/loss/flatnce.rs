@@ -17,10 +17,6 @@ struct Anchor {
 }
 
 impl Loss for FlatNce {
-    fn columns(&self) -> &'static [&'static str] {
-        &[]
-    }
-
     fn forward(&self, input: &LossInput) -> Result<LossOutput, LossError> {
         let tau = self.temperature;
         let views = Views::new(input)?;
@@ -40,6 +36,6 @@ impl Loss for FlatNce {
 
         // ∇ exp(v − sg(v)) = ∇v: softmax over the negatives, and −1 in all on the positives.
         let grads = views.decoupled_gradient(anchors.iter().map(|a| a.log_negatives), tau, |_| -1.0);
-        Ok(LossOutput::stateless(loss * mean, objective * mean, grads, input))
+        LossOutput::contrasted(loss * mean, objective * mean, grads, input)
     }
 }

@@ -47,13 +47,13 @@ impl KeyNce {
         let tau = self.temperature;
         let count = negatives.nrows() - usize::from(self.negatives == Negatives::Batch);
         let log_margin = self.alpha.map_or(0.0, |alpha| (alpha / count as f64).ln());
-        let rows = map_rows(queries.matrix().view(), negatives, |i, mut s| {
+        let rows = map_rows(input.isa, queries.matrix().view(), negatives, |i, mut s| {
             let positive = f64::from(queries.matrix().row(i).dot(&keys.matrix().row(i)));
             if self.negatives == Negatives::Batch {
                 s[i] = f32::NEG_INFINITY;
             }
             let s = s.as_slice().expect("a row of similarities is contiguous");
-            Query { positive, log_negatives: softmax_sum(s, (1.0 / tau) as f32).log_sum + log_margin }
+            Query { positive, log_negatives: softmax_sum(input.isa, s, (1.0 / tau) as f32).log_sum + log_margin }
         });
         let mean = 1.0 / rows.len() as f64;
         let cross_entropy = |q: &Query| log_add_exp(q.positive / tau, q.log_negatives) - q.positive / tau;
@@ -66,7 +66,7 @@ impl KeyNce {
         let scale = mean / tau;
         let first = input.ours.start;
         let anchors = queries.matrix().slice(s![input.ours.clone(), ..]);
-        let mut grad = weighted_keys(anchors, negatives, |row, mut s| {
+        let mut grad = weighted_keys(input.isa, anchors, negatives, |row, mut s| {
             let i = first + row;
             let log_sum = log_add_exp(rows[i].positive / tau, rows[i].log_negatives);
             let (inverse_tau, offset, scale) = ((1.0 / tau) as f32, (log_margin - log_sum) as f32, scale as f32);
@@ -86,24 +86,20 @@ impl KeyNce {
 }
 
 impl Loss for KeyNce {
-    fn columns(&self) -> &'static [&'static str] {
-        &[]
-    }
-
     fn forward(&self, input: &LossInput) -> Result<LossOutput, LossError> {
-        let keys = input.checked(KEYS)?;
+        let keys = input.checked_unit(KEYS)?;
         let negatives = match self.negatives {
             Negatives::Batch => keys.matrix().view(),
             Negatives::Queue => input.checked_queue(keys.dim())?,
         };
         let (mut loss, mut objective, mut grads) = (0.0, 0.0, Vec::new());
         for &(name, weight) in self.queries {
-            let queries = input.checked(name)?;
+            let queries = input.checked_unit(name)?;
             let (value, estimate, grad) = self.contrast(queries, keys, negatives, input);
             loss += weight * value;
             objective += weight * estimate;
             grads.push((name, grad * weight as f32));
         }
-        Ok(LossOutput::stateless(loss, objective, grads, input))
+        LossOutput::contrasted(loss, objective, grads, input)
     }
 }

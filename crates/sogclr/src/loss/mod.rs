@@ -1,10 +1,12 @@
-//! Contrastive losses: value, gradient of every embedding set, and the new per-sample state, from unit-norm
-//! embeddings. A loss knows no ranks, does no I/O and changes nothing: the training step commits its update.
+//! Losses: value, gradient of every embedding set, and the new per-sample state, from the embeddings as the network
+//! gave them; most contrast their directions. A loss knows no ranks, does no I/O and changes nothing: the training step commits its update.
 //!
 //! Normalisation everywhere: the mean over the anchors, 1/(2B) for two views (eq. 10's scale).
 //!
 //! Adding one: a new file here, one line below, and a method that names it (`crate::method`).
 
+mod barlow_twins;
+mod byol;
 mod clip;
 mod dcl;
 mod debiased;
@@ -15,11 +17,15 @@ mod ntxent;
 mod pairs;
 mod sets;
 mod siglip;
+mod simsiam;
 mod sogclr;
 mod supcon;
 mod two_way;
+mod vicreg;
 mod views;
 
+pub use barlow_twins::BarlowTwins;
+pub use byol::Byol;
 pub use clip::{Clip, LOG_SCALE};
 pub use dcl::Dcl;
 pub use debiased::Debiased;
@@ -27,24 +33,39 @@ pub use flatnce::FlatNce;
 pub use key_nce::{KeyNce, Negatives};
 pub use nearest_nce::NearestNce;
 pub use ntxent::NtXent;
-pub use sets::{EmbeddingSets, SetName};
+pub use sets::{EmbeddingSets, Embeddings, SetName};
 pub use siglip::{BIAS, SigLip};
+pub use simsiam::SimSiam;
 pub use sogclr::{Gamma, Individual, SogClr, Variant};
 pub use supcon::SupCon;
 pub use two_way::{GLOBAL_TAU, PairTemperature, TwoWay};
+pub use vicreg::VicReg;
 
+use crate::cpu::Isa;
 use crate::math::{Matrix, UnitRows};
 use crate::state::{SampleState, StateUpdate};
 use ndarray::ArrayView2;
 use std::ops::Range;
 
+/// Where a run stands, for schedules.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// Steps done before this one.
+    pub step: usize,
+    /// Steps of the whole run.
+    pub total_steps: usize,
+    /// Passes over the data done before this one.
+    pub epoch: usize,
+}
+
 /// Everything a loss may look at for one global batch of B samples.
+#[derive(Clone)]
 pub struct LossInput<'a> {
-    /// Named embeddings, `[B, dim]` each.
+    /// Named embeddings as the network gave them, `[B, dim]` each.
     pub sets: &'a EmbeddingSets,
     /// Sample ids, the index into `state`. `[B]`
     pub ids: &'a [usize],
-    /// Class labels where the method needs them. `[B]`
+    /// Class labels where the data has them. `[B]`
     pub labels: Option<&'a [u32]>,
     /// Unit-norm features of earlier batches, where the method keeps some. `[K, dim]`
     pub queue: Option<ArrayView2<'a, f32>>,
@@ -52,36 +73,57 @@ pub struct LossInput<'a> {
     pub large_views: usize,
     /// The samples of the batch whose gradient the caller wants; all of them in one process.
     pub ours: Range<usize>,
+    /// What is kept for each sample of the data.
     pub state: &'a SampleState,
-    pub epoch: usize,
+    /// How far the run is.
+    pub at: Progress,
+    /// The instructions that similarities are computed with.
+    pub isa: Isa,
 }
 
 impl<'a> LossInput<'a> {
+    /// A batch without labels or queue, all views large, at the start of a run.
+    pub fn new(sets: &'a EmbeddingSets, ids: &'a [usize], state: &'a SampleState) -> Self {
+        let (large_views, ours, at) = (sets.view_count(), 0..ids.len(), Progress::default());
+        Self { sets, ids, labels: None, queue: None, large_views, ours, state, at, isa: Isa::best() }
+    }
+
     /// The set `name`, if it can be contrasted with the others: enough samples, the same shape, finite.
-    fn checked(&self, name: SetName) -> Result<&'a UnitRows, LossError> {
+    pub fn checked(&self, name: SetName) -> Result<&'a Embeddings, LossError> {
         let samples = self.ids.len();
         if samples < 2 {
             return Err(LossError::TooFewSamples(samples));
         }
         let set = self.sets.get(name)?;
         let want_dim = self.sets.dim();
-        let (rows, dim) = set.matrix().dim();
+        let (rows, dim) = set.raw().dim();
         if rows != samples || dim != want_dim {
             return Err(LossError::Shape { set: name, rows, dim, want_rows: samples, want_dim });
         }
-        match set.first_non_finite() {
+        match set.raw().outer_iter().position(|row| row.iter().any(|v| !v.is_finite())) {
             Some(row) => Err(LossError::NonFinite { set: name, sample: self.ids[row] }),
             None => Ok(set),
         }
     }
 
+    /// As [`LossInput::checked`], the rows at unit length.
+    pub fn checked_unit(&self, name: SetName) -> Result<&'a UnitRows, LossError> {
+        Ok(self.checked(name)?.unit())
+    }
+
     /// The queue, if it has rows of `dim` values.
-    fn checked_queue(&self, dim: usize) -> Result<ArrayView2<'a, f32>, LossError> {
+    pub fn checked_queue(&self, dim: usize) -> Result<ArrayView2<'a, f32>, LossError> {
         match self.queue {
             Some(queue) if queue.nrows() > 0 && queue.ncols() == dim => Ok(queue),
             Some(queue) => Err(LossError::Queue { rows: queue.nrows(), dim: queue.ncols(), want_dim: dim }),
             None => Err(LossError::NoQueue),
         }
+    }
+
+    /// ∂L/∂h from ∂L/∂z for the rows `ours` of sets that were contrasted at unit length.
+    pub fn through_norms(&self, grads: Vec<(SetName, Matrix)>) -> Result<Vec<(SetName, Matrix)>, LossError> {
+        let raw = |(name, dz): (SetName, Matrix)| Ok((name, self.sets.get(name)?.unit().backward(self.ours.start, dz)));
+        grads.into_iter().map(raw).collect()
     }
 }
 
@@ -89,9 +131,9 @@ impl<'a> LossInput<'a> {
 pub struct LossOutput {
     /// The value whose gradient `grads` is (for SogCLR the surrogate of eq. 10, which may be negative).
     pub loss: f64,
-    /// Running estimate of the global objective: mean −s⁺ + τ ln(normaliser).
-    pub objective: f64,
-    /// ∂loss/∂z for the rows `ours` of each set that has a gradient.
+    /// Running estimate of the global objective, mean −s⁺ + τ ln(normaliser); `None` where a loss contrasts nothing.
+    pub objective: Option<f64>,
+    /// ∂loss/∂h, h as the network gave it, for the rows `ours` of each set that has a gradient.
     pub grads: Vec<(SetName, Matrix)>,
     /// ∂loss/∂θ for parameters that belong to the loss itself, such as a learned temperature.
     pub parameter_grads: Vec<(&'static str, f64)>,
@@ -117,22 +159,39 @@ pub enum LossError {
          lower the learning rate or look for broken input"
     )]
     NonFinite { set: SetName, sample: usize },
+    #[error("the method belongs to another program: train and resume the run there")]
+    Elsewhere,
+    #[error("the loss gave no gradient for any set of the model")]
+    NoGradient,
     #[error("the loss is not finite: training diverged; lower the learning rate")]
     NonFiniteLoss,
 }
 
 impl LossOutput {
-    /// A value and its gradients, without state.
-    fn stateless(loss: f64, objective: f64, grads: Vec<(SetName, Matrix)>, input: &LossInput) -> Self {
+    /// A value and its gradients with respect to the raw embeddings, without state.
+    pub fn stateless(loss: f64, grads: Vec<(SetName, Matrix)>, input: &LossInput) -> Self {
         let update = StateUpdate { ids: input.ids.to_vec(), columns: Vec::new() };
-        Self { loss, objective, grads, parameter_grads: Vec::new(), update }
+        Self { loss, objective: None, grads, parameter_grads: Vec::new(), update }
+    }
+
+    /// The same from gradients with respect to unit rows, with the batch's estimate of the global objective.
+    pub fn contrasted(
+        loss: f64,
+        objective: f64,
+        grads: Vec<(SetName, Matrix)>,
+        input: &LossInput,
+    ) -> Result<Self, LossError> {
+        Ok(Self { objective: Some(objective), ..Self::stateless(loss, input.through_norms(grads)?, input) })
     }
 }
 
-/// A contrastive loss.
+/// A loss: a pure function of embeddings, ids and state.
 pub trait Loss: Send + Sync {
     /// Columns of per-sample state that this loss reads and updates.
-    fn columns(&self) -> &'static [&'static str];
+    fn columns(&self) -> &'static [&'static str] {
+        &[]
+    }
 
+    /// Value, gradients and new state for one batch.
     fn forward(&self, input: &LossInput) -> Result<LossOutput, LossError>;
 }

@@ -29,10 +29,6 @@ struct Anchor {
 }
 
 impl Loss for NtXent {
-    fn columns(&self) -> &'static [&'static str] {
-        &[]
-    }
-
     fn forward(&self, input: &LossInput) -> Result<LossOutput, LossError> {
         let tau = self.temperature;
         let views = Views::new(input)?;
@@ -73,6 +69,6 @@ impl Loss for NtXent {
             };
             scale * (views.positive_weight(a, b) * missed(a) + views.positive_weight(b, a) * missed(b))
         });
-        Ok(LossOutput::stateless(loss * mean, objective * mean, grads, input))
+        LossOutput::contrasted(loss * mean, objective * mean, grads, input)
     }
 }

@@ -4,7 +4,7 @@
 use super::{LossError, LossInput, SetName};
 use crate::math::{Matrix, UnitRows, map_rows, weighted_keys};
 use ndarray::s;
-use sogclr_kernels::{SoftmaxSum, softmax_pair, softmax_sum};
+use sogclr_kernels::{Isa, SoftmaxSum, softmax_pair, softmax_sum};
 use std::ops::Range;
 
 const IMAGES: SetName = SetName::View(0);
@@ -33,11 +33,17 @@ pub(super) struct Pairs<'a> {
     images: &'a UnitRows,
     texts: &'a UnitRows,
     ours: Range<usize>,
+    isa: Isa,
 }
 
 impl<'a> Pairs<'a> {
     pub fn new(input: &LossInput<'a>) -> Result<Self, LossError> {
-        Ok(Self { images: input.checked(IMAGES)?, texts: input.checked(TEXTS)?, ours: input.ours.clone() })
+        Ok(Self {
+            images: input.checked_unit(IMAGES)?,
+            texts: input.checked_unit(TEXTS)?,
+            ours: input.ours.clone(),
+            isa: input.isa,
+        })
     }
 
     /// B
@@ -56,11 +62,11 @@ impl<'a> Pairs<'a> {
     /// The anchors of one side, anchor i at the temperature `tau(i)`.
     pub fn anchors(&self, side: Side, tau: impl Fn(usize) -> f64 + Sync) -> Vec<PairAnchor> {
         let (rows, others) = self.rows(side);
-        map_rows(rows.view(), others.view(), |i, mut s| {
+        map_rows(self.isa, rows.view(), others.view(), |i, mut s| {
             let s = s.as_slice_mut().expect("a row of similarities is contiguous");
             let positive = f64::from(s[i]);
             s[i] = f32::NEG_INFINITY;
-            PairAnchor { positive, negatives: softmax_sum(s, (1.0 / tau(i)) as f32) }
+            PairAnchor { positive, negatives: softmax_sum(self.isa, s, (1.0 / tau(i)) as f32) }
         })
     }
 
@@ -77,11 +83,11 @@ impl<'a> Pairs<'a> {
         let gradient = |side: Side, a: usize, b: usize| {
             let (rows, others) = self.rows(side);
             let first = self.ours.start;
-            weighted_keys(rows.slice(s![self.ours.clone(), ..]), others.view(), |row, mut s| {
+            weighted_keys(self.isa, rows.slice(s![self.ours.clone(), ..]), others.view(), |row, mut s| {
                 let i = first + row;
                 let s = s.as_slice_mut().expect("a row of similarities is contiguous");
                 let own = own(i, s[i]);
-                softmax_pair(s, (inverse_tau[a][i], offset[a][i]), inverse_tau[b], offset[b], factor);
+                softmax_pair(self.isa, s, (inverse_tau[a][i], offset[a][i]), inverse_tau[b], offset[b], factor);
                 s[i] = own;
             })
         };
@@ -93,7 +99,7 @@ impl<'a> Pairs<'a> {
         let first = self.ours.start;
         let side = |side: Side| {
             let (rows, others) = self.rows(side);
-            weighted_keys(rows.slice(s![self.ours.clone(), ..]), others.view(), |row, mut s| {
+            weighted_keys(self.isa, rows.slice(s![self.ours.clone(), ..]), others.view(), |row, mut s| {
                 for (other, s) in s.iter_mut().enumerate() {
                     *s = match side {
                         Side::Image => c(first + row, other, *s),

@@ -27,17 +27,13 @@ impl SigLip {
 }
 
 impl Loss for SigLip {
-    fn columns(&self) -> &'static [&'static str] {
-        &[]
-    }
-
     fn forward(&self, input: &LossInput) -> Result<LossOutput, LossError> {
         let tau = self.temperature;
         let pairs = Pairs::new(input)?;
         let mean = 1.0 / pairs.len() as f64;
         let (images, texts) = pairs.rows(Side::Image);
         let log_count = ((pairs.len() - 1) as f64).ln();
-        let rows = map_rows(images.view(), texts.view(), |i, s| {
+        let rows = map_rows(input.isa, images.view(), texts.view(), |i, s| {
             let (mut value, mut scale_grad, mut bias_grad) = (0.0, 0.0, 0.0);
             for (j, &s) in s.iter().enumerate() {
                 let (each, slope) = self.question(i == j, f64::from(s));
@@ -51,7 +47,7 @@ impl Loss for SigLip {
         });
         let sum = |k: usize| rows.iter().map(|row| row[k]).sum::<f64>() * mean;
         let grads = pairs.gradient(|i, j, s| (mean / tau * self.question(i == j, f64::from(s)).1) as f32);
-        let mut out = LossOutput::stateless(sum(0), sum(1), grads, input);
+        let mut out = LossOutput::contrasted(sum(0), sum(1), grads, input)?;
         out.parameter_grads = vec![(LOG_SCALE, sum(2)), (BIAS, sum(3))];
         Ok(out)
     }

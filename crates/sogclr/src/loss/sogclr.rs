@@ -5,10 +5,12 @@
 
 use super::views::Views;
 use super::{Loss, LossError, LossInput, LossOutput};
+use crate::check::{Problem, require};
 use crate::math::{log_add_exp, log_mix, log_sum_exp};
 use crate::state::{LOG_U, StateUpdate, TAU, TAU_GRAD};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use toml::Value;
 
 /// Which reading of Algorithm 1 weighs the gradient and fills u.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -50,6 +52,40 @@ pub enum Gamma {
 }
 
 impl Gamma {
+    /// Completes what a user may write in short: a number is a constant, and cosine γ falls to 0.2 over half of the run, as
+    /// in FastCLIP.
+    pub fn expand(given: &mut Value, epochs: usize) {
+        if let Some(value) = given.as_float().or(given.as_integer().map(|v| v as f64)) {
+            *given = Value::try_from(Self::Constant { value }).expect("plain data");
+        }
+        if let Value::Table(table) = given
+            && table.get("kind").and_then(Value::as_str) == Some("cosine")
+        {
+            table.entry("min").or_insert(Value::Float(0.2));
+            table.entry("epochs").or_insert(Value::Integer((epochs / 2).max(1) as i64));
+        }
+    }
+
+    /// The lowest γ of the schedule, if it makes sense.
+    pub fn check(&self) -> Result<f64, Problem> {
+        let lowest = match *self {
+            Self::Constant { value } => value,
+            Self::Cosine { min, .. } => min,
+            Self::Adaptive { offset } => {
+                require(offset.is_finite(), "method.gamma.offset", || {
+                    format!("is {offset}; it must be finite (try 10)")
+                })?;
+                return Ok(f64::MIN_POSITIVE);
+            }
+        };
+        require(lowest > 0.0 && lowest <= 1.0, "method.gamma", || {
+            format!("is {lowest}; it must be above 0 and at most 1 (try 0.8)")
+        })?;
+        let falls = !matches!(self, Self::Cosine { epochs: 0, .. });
+        require(falls, "method.gamma.epochs", || "is 0; cosine γ falls over at least 1 epoch".into())?;
+        Ok(lowest)
+    }
+
     /// γ in `epoch` for a sample whose average so far, relative to its positive, is ln v = ln u − s⁺/τ.
     pub fn at(&self, epoch: usize, log_v: f64) -> f64 {
         match *self {
@@ -158,7 +194,7 @@ impl SogClr {
             let log_g_sample = log_sum_exp(rows.clone().map(log_g)) - log_views;
             let logit = |a: usize| anchors[a].positive / anchors[a].tau;
             let log_v = previous.unwrap_or(log_g_sample) - rows.clone().map(logit).sum::<f64>() / views.views as f64;
-            let gamma = if forgets_all { 1.0 } else { self.gamma.at(input.epoch, log_v) };
+            let gamma = if forgets_all { 1.0 } else { self.gamma.at(input.at.epoch, log_v) };
             let log_u = match self.variant {
                 Variant::Algorithm1 => {
                     // Deviation: u₀ = 0 would make the first weight infinite; an unseen sample uses its own ĝ.
@@ -189,6 +225,22 @@ impl SogClr {
 }
 
 impl Individual {
+    /// Refuses what cannot work from `temperature` on; `table` is where the settings stand.
+    pub fn check(&self, table: &str, temperature: f64) -> Result<(), Problem> {
+        let Individual { rho, rate, beta, clip, range: [low, high] } = *self;
+        let own = |key: &str| format!("{table}.{key}");
+        let rises = (0.005..=10.0).contains(&low) && (low..=10.0).contains(&high);
+        require(rises, &own("range"), || format!("is {low}–{high}; it must rise within 0.005–10"))?;
+        require((low..=high).contains(&temperature), "method.temperature", || {
+            format!("is {temperature}; it must lie in the range {low}–{high}")
+        })?;
+        require(beta > 0.0 && beta <= 1.0, &own("beta"), || format!("is {beta}; it must be above 0 and at most 1"))?;
+        let are_finite = rate >= 0.0 && clip >= 0.0 && rho.is_finite() && rate.is_finite();
+        require(are_finite, &own("rate"), || {
+            format!("is {rate} with clip {clip} and rho {rho}; use finite numbers from 0")
+        })
+    }
+
     /// The new τ_i and v_i from ∂F/∂τ_i.
     pub(super) fn moved(&self, tau: f64, average: f64, gradient: f64) -> (f64, f64) {
         let average = (1.0 - self.beta) * average + self.beta * gradient.clamp(-self.clip, self.clip);
@@ -271,8 +323,8 @@ impl Loss for SogClr {
         }
         Ok(LossOutput {
             loss: loss * mean,
-            objective: objective / views.samples as f64,
-            grads,
+            objective: Some(objective / views.samples as f64),
+            grads: input.through_norms(grads)?,
             parameter_grads: Vec::new(),
             update: StateUpdate { ids: input.ids.to_vec(), columns },
         })

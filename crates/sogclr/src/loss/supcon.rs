@@ -19,10 +19,6 @@ struct Anchor {
 }
 
 impl Loss for SupCon {
-    fn columns(&self) -> &'static [&'static str] {
-        &[]
-    }
-
     fn forward(&self, input: &LossInput) -> Result<LossOutput, LossError> {
         let tau = self.temperature;
         let views = Views::by_label(input)?;
@@ -49,6 +45,6 @@ impl Loss for SupCon {
             };
             scale * (pull(a, b) + pull(b, a))
         });
-        Ok(LossOutput::stateless(loss * mean, objective * mean, grads, input))
+        LossOutput::contrasted(loss * mean, objective * mean, grads, input)
     }
 }

@@ -118,7 +118,7 @@ impl TwoWay {
         let positive: Vec<f64> = anchors.iter().map(|a| a.positive).collect();
         // u_i ← (1−γ)u_i + γĝ_i; an unseen sample's u is its ĝ
         let update = |(i, &id): (usize, &usize)| match input.state.seen(log_u_name, id) {
-            Some(old) => log_mix(old, log_g[i], self.gamma.at(input.epoch, old - positive[i] / tau[i])),
+            Some(old) => log_mix(old, log_g[i], self.gamma.at(input.at.epoch, old - positive[i] / tau[i])),
             None => log_g[i],
         };
         let log_u = input.ids.iter().enumerate().map(update).collect();
@@ -192,8 +192,8 @@ impl Loss for TwoWay {
         let is_global = matches!(self.learned, PairTemperature::Global { .. });
         Ok(LossOutput {
             loss,
-            objective,
-            grads,
+            objective: Some(objective),
+            grads: input.through_norms(grads)?,
             parameter_grads: if is_global { vec![(GLOBAL_TAU, tau_grad)] } else { Vec::new() },
             update: StateUpdate { ids: input.ids.to_vec(), columns },
         })

@@ -7,7 +7,7 @@
 use super::{LossError, LossInput, SetName};
 use crate::math::{Matrix, map_rows};
 use ndarray::{ArrayViewMut1, Axis, concatenate, s};
-use sogclr_kernels::{SoftmaxSum, softmax_pair, softmax_sum};
+use sogclr_kernels::{Isa, SoftmaxSum, softmax_pair, softmax_sum};
 use std::ops::Range;
 
 pub(super) struct Views {
@@ -17,6 +17,7 @@ pub(super) struct Views {
     pub views: usize,
     large: usize,
     ours: Range<usize>,
+    isa: Isa,
     /// The class of each row.
     class: Vec<usize>,
     /// The rows of each class, in order.
@@ -46,13 +47,12 @@ impl Views {
         if samples < 2 {
             return Err(LossError::TooFewSamples(samples));
         }
-        let sets = input.sets.views();
-        if sets.len() < 2 {
-            return Err(LossError::Missing(SetName::View(sets.len())));
+        let count = input.sets.view_count();
+        if count < 2 {
+            return Err(LossError::Missing(SetName::View(count)));
         }
-        for view in 0..sets.len() {
-            input.checked(SetName::View(view))?;
-        }
+        let sets: Vec<_> =
+            (0..count).map(|view| input.checked_unit(SetName::View(view))).collect::<Result<_, LossError>>()?;
         let blocks: Vec<_> = sets.iter().map(|set| set.matrix().view()).collect();
         let z = concatenate(Axis(0), &blocks).expect("views have one shape");
         let (views, large, ours) = (sets.len(), input.large_views, input.ours.clone());
@@ -61,7 +61,7 @@ impl Views {
         class.iter().enumerate().for_each(|(row, &class)| members[class].push(row));
         let count = |rows: &Vec<usize>| rows.iter().filter(|&&row| row < large * samples).count();
         let large_members = members.iter().map(count).collect();
-        Ok(Self { z, samples, views, large, ours, class, members, large_members })
+        Ok(Self { z, samples, views, large, ours, isa: input.isa, class, members, large_members })
     }
 
     pub fn anchors(&self) -> usize {
@@ -126,11 +126,11 @@ impl Views {
         tau: impl Fn(usize) -> f64 + Sync,
         f: impl Fn(usize, &[f32], SoftmaxSum) -> T + Sync,
     ) -> Vec<T> {
-        map_rows(self.z.view(), self.z.view(), |a, mut s| {
+        map_rows(self.isa, self.z.view(), self.z.view(), |a, mut s| {
             let s = s.as_slice_mut().expect("a row of similarities is contiguous");
             let own: Vec<f32> = self.class_of(a).iter().map(|&b| s[b]).collect();
             self.class_of(a).iter().for_each(|&b| s[b] = f32::NEG_INFINITY);
-            let sum = softmax_sum(s, (1.0 / tau(a)) as f32);
+            let sum = softmax_sum(self.isa, s, (1.0 / tau(a)) as f32);
             self.class_of(a).iter().zip(own).for_each(|(&b, own)| s[b] = own);
             f(a, s, sum)
         })
@@ -148,7 +148,7 @@ impl Views {
         self.backward(|a, mut s| {
             let s = s.as_slice_mut().expect("a row of similarities is contiguous");
             let within: Vec<f32> = self.class_of(a).iter().map(|&b| own(a, b, s[b])).collect();
-            softmax_pair(s, (inverse_tau[a], offset[a]), inverse_tau, offset, factor);
+            softmax_pair(self.isa, s, (inverse_tau[a], offset[a]), inverse_tau, offset, factor);
             self.class_of(a).iter().zip(within).for_each(|(&b, c)| s[b] = c);
         })
     }
@@ -174,7 +174,7 @@ impl Views {
             .map(|view| {
                 let first = view * self.samples + self.ours.start;
                 let anchors = self.z.slice(s![first..first + self.ours.len(), ..]);
-                let grad = crate::math::weighted_keys(anchors, self.z.view(), |row, s| fill(first + row, s));
+                let grad = crate::math::weighted_keys(self.isa, anchors, self.z.view(), |row, s| fill(first + row, s));
                 (SetName::View(view), grad)
             })
             .collect()

@@ -2,7 +2,9 @@
 
 use super::learned::{Adjustable, Learned};
 use super::pairs::{TEMPERATURE, check_learned};
-use super::{LossOnly, Method, Parts, Problem, Setting, Spec, check_temperature};
+use super::{BuildContext, LossOnly, Method, Registered, Setting, Spec, check_temperature};
+use crate::check::Problem;
+use crate::data::Modality;
 use crate::loss::{Clip, LOG_SCALE, Loss};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -25,11 +27,13 @@ impl ClipConfig {
     }
 }
 
-impl Spec for ClipConfig {
+impl Registered for ClipConfig {
     fn defaults(_: &Setting) -> Self {
         Self { temperature: TEMPERATURE, learn_temperature: false }
     }
+}
 
+impl Spec for ClipConfig {
     fn check(&self) -> Result<(), Problem> {
         match self.learn_temperature {
             true => check_learned(self.temperature, 1.0 / MAX_SCALE),
@@ -37,7 +41,11 @@ impl Spec for ClipConfig {
         }
     }
 
-    fn pair_temperature(&self) -> Option<f64> {
+    fn modality(&self) -> Modality {
+        Modality::Pairs
+    }
+
+    fn temperature(&self) -> Option<f64> {
         Some(self.temperature)
     }
 
@@ -45,9 +53,9 @@ impl Spec for ClipConfig {
         Box::new(self.clip())
     }
 
-    fn build(&self, parts: &Parts) -> Box<dyn Method> {
+    fn build(&self, context: &BuildContext) -> Box<dyn Method> {
         match self.learn_temperature {
-            true => Box::new(Learned::new(self.clip(), &parts.device)),
+            true => Box::new(Learned::new(self.clip(), context.compute.device())),
             false => Box::new(LossOnly(self.loss())),
         }
     }

@@ -1,6 +1,7 @@
 //! DCL: the positive stays out of the denominator; the SimCLR that the paper analyses.
 
-use super::{Problem, Setting, Spec, check_temperature};
+use super::{Registered, Setting, Spec, check_temperature};
+use crate::check::Problem;
 use crate::loss::{Dcl, Loss};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -15,16 +16,22 @@ pub struct DclConfig {
     pub sigma: Option<f64>,
 }
 
-impl Spec for DclConfig {
+impl Registered for DclConfig {
     fn defaults(setting: &Setting) -> Self {
         Self { temperature: if setting.is_small { 0.2 } else { 0.1 }, sigma: None }
+    }
+}
+
+impl Spec for DclConfig {
+    fn temperature(&self) -> Option<f64> {
+        Some(self.temperature)
     }
 
     fn check(&self) -> Result<(), Problem> {
         check_temperature(self.temperature)?;
         match self.sigma {
             Some(sigma) if !(sigma > 0.0 && sigma.is_finite()) => {
-                Err(("method.sigma".into(), format!("is {sigma}; it must be positive (try 0.5)")))
+                Err(Problem::new("method.sigma", format!("is {sigma}; it must be positive (try 0.5)")))
             }
             _ => Ok(()),
         }

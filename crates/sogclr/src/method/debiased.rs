@@ -1,6 +1,7 @@
 //! Debiased contrastive learning: corrects for negatives of the anchor's own class.
 
-use super::{Problem, Setting, Spec, check_temperature};
+use super::{Registered, Setting, Spec, check_temperature};
+use crate::check::Problem;
 use crate::loss::{Debiased, Loss};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -14,15 +15,21 @@ pub struct DebiasedConfig {
     pub prior: f64,
 }
 
-impl Spec for DebiasedConfig {
+impl Registered for DebiasedConfig {
     fn defaults(_: &Setting) -> Self {
         Self { temperature: 0.5, prior: 0.1 }
+    }
+}
+
+impl Spec for DebiasedConfig {
+    fn temperature(&self) -> Option<f64> {
+        Some(self.temperature)
     }
 
     fn check(&self) -> Result<(), Problem> {
         check_temperature(self.temperature)?;
         if !(0.0..1.0).contains(&self.prior) {
-            return Err(("method.prior".into(), format!("is {}; it must be at least 0 and below 1", self.prior)));
+            return Err(Problem::new("method.prior", format!("is {}; it must be at least 0 and below 1", self.prior)));
         }
         Ok(())
     }

@@ -1,11 +1,11 @@
 //! FastCLIP: two-way SogCLR with cosine γ. v1 keeps τ (`learned.kind = "fixed"`), v2 learns one for each image and text
 //! (`"individual"`), v3 one for all (`"global"`, the default).
 
-use super::isogclr::check_individual;
 use super::learned::{Adjustable, Learned};
 use super::pairs::{TEMPERATURE, check_learned};
-use super::sogclr::check_gamma;
-use super::{LossOnly, Method, Parts, Problem, Setting, Spec, check_temperature};
+use super::{BuildContext, LossOnly, Method, Registered, Setting, Spec, check_temperature};
+use crate::check::Problem;
+use crate::data::Modality;
 use crate::loss::{GLOBAL_TAU, Gamma, Loss, PairTemperature, TwoWay};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -30,7 +30,7 @@ impl FastclipConfig {
     }
 }
 
-impl Spec for FastclipConfig {
+impl Registered for FastclipConfig {
     fn defaults(setting: &Setting) -> Self {
         // The authors' 6.5 on CC3M is 0.44·ln n. ρ is how far from uniform the softmax over all n samples shall be, at
         // most ln n.
@@ -41,24 +41,29 @@ impl Spec for FastclipConfig {
             learned: PairTemperature::Global { rho: (rho * 100.0).round() / 100.0 },
         }
     }
+}
 
+impl Spec for FastclipConfig {
     fn check(&self) -> Result<(), Problem> {
-        check_gamma(&self.gamma)?;
+        self.gamma.check()?;
         match &self.learned {
             PairTemperature::Fixed => check_temperature(self.temperature),
             PairTemperature::Individual(individual) => {
                 check_temperature(self.temperature)?;
-                let here = |(key, problem): Problem| (key.replace("method.individual", "method.learned"), problem);
-                check_individual(individual, self.temperature).map_err(here)
+                individual.check("method.learned", self.temperature)
             }
             PairTemperature::Global { rho } if rho.is_finite() => check_learned(self.temperature, LOWEST),
             PairTemperature::Global { rho } => {
-                Err(("method.learned.rho".into(), format!("is {rho}; it must be finite")))
+                Err(Problem::new("method.learned.rho", format!("is {rho}; it must be finite")))
             }
         }
     }
 
-    fn pair_temperature(&self) -> Option<f64> {
+    fn modality(&self) -> Modality {
+        Modality::Pairs
+    }
+
+    fn temperature(&self) -> Option<f64> {
         Some(self.temperature)
     }
 
@@ -66,9 +71,9 @@ impl Spec for FastclipConfig {
         Box::new(self.two_way())
     }
 
-    fn build(&self, parts: &Parts) -> Box<dyn Method> {
+    fn build(&self, context: &BuildContext) -> Box<dyn Method> {
         match self.learned {
-            PairTemperature::Global { .. } => Box::new(Learned::new(self.two_way(), &parts.device)),
+            PairTemperature::Global { .. } => Box::new(Learned::new(self.two_way(), context.compute.device())),
             _ => Box::new(LossOnly(self.loss())),
         }
     }
@@ -106,7 +111,7 @@ mod tests {
         let config = read(", rho = 6.0, beta = 0.0").unwrap();
         let given = Individual { rho: 6.0, beta: 0.0, ..Individual::of_pairs() };
         assert_eq!(config.learned, PairTemperature::Individual(given));
-        assert_eq!(config.check().unwrap_err().0, "method.learned.beta");
+        assert_eq!(config.check().unwrap_err().key, "method.learned.beta");
         assert!(read(", rhos = 6.0").is_err());
     }
 }

@@ -1,6 +1,7 @@
 //! FlatNCE: DCL's gradient, made for small batches.
 
-use super::{Problem, Setting, Spec, check_temperature};
+use super::{Registered, Setting, Spec, check_temperature};
+use crate::check::Problem;
 use crate::loss::{FlatNce, Loss};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -12,9 +13,15 @@ pub struct FlatnceConfig {
     pub temperature: f64,
 }
 
-impl Spec for FlatnceConfig {
+impl Registered for FlatnceConfig {
     fn defaults(setting: &Setting) -> Self {
         Self { temperature: if setting.is_small { 0.2 } else { 0.1 } }
+    }
+}
+
+impl Spec for FlatnceConfig {
+    fn temperature(&self) -> Option<f64> {
+        Some(self.temperature)
     }
 
     fn check(&self) -> Result<(), Problem> {

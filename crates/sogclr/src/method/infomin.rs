@@ -1,19 +1,21 @@
 //! InfoMin: MoCo with augmentation strong enough to leave the views little in common, and a second branch whose query
 //! is made of shuffled tiles; ½ of the loss each.
 
-use super::moco::{QueuedKeys, check_groups, default_groups, suit_moco};
+use super::moco::{QueuedKeys, adjust_moco, check_groups, default_groups};
 use super::momentum::{check_momentum, default_momentum};
 use super::own::OwnModule;
 use super::queue::{check_queue, default_queue};
-use super::{Done, Method, Parts, Problem, Setting, Spec, Surroundings, check_temperature};
+use super::{BuildContext, Method, Recipe, Registered, Setting, Spec, StepEnd, check_temperature};
 use crate::augment::{Jigsaw, Preset, RandAugment};
 use crate::batch::Batch;
-use crate::encoder::{Linear, Model, NamedTensors, ParamError, Pass};
+use crate::check::Problem;
+use crate::encoder::{Compute, Linear, Model, Network, Pass};
 use crate::loss::{KeyNce, Loss, Negatives, SetName};
 use crate::math::Matrix;
 use crate::optim::NamedGrads;
+use crate::params::{NamedTensors, ParamError};
 use burn::module::Module;
-use burn::tensor::{Device, Gradients, Tensor, activation::relu};
+use burn::tensor::{Gradients, Tensor, activation::relu};
 use ndarray::ArrayView2;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -33,7 +35,7 @@ pub struct InfominConfig {
     pub norm_groups: usize,
 }
 
-impl Spec for InfominConfig {
+impl Registered for InfominConfig {
     fn defaults(setting: &Setting) -> Self {
         Self {
             temperature: 0.15,
@@ -41,6 +43,12 @@ impl Spec for InfominConfig {
             momentum: default_momentum(setting),
             norm_groups: default_groups(setting.batch),
         }
+    }
+}
+
+impl Spec for InfominConfig {
+    fn temperature(&self) -> Option<f64> {
+        Some(self.temperature)
     }
 
     fn check(&self) -> Result<(), Problem> {
@@ -69,13 +77,13 @@ impl Spec for InfominConfig {
         (!setting.is_small && !setting.is_grey).then_some(Preset::Infomin)
     }
 
-    fn suit(&self, setting: &Setting, around: &mut Surroundings) {
-        suit_moco(setting, around);
+    fn adjust(&self, setting: &Setting, recipe: &mut Recipe) {
+        adjust_moco(setting, recipe);
         // Deviation: small images keep the milder preset of the other methods, and half of RandAugment. With InfoMin's own the
         // queries collapse: 39 instead of 44 % after six epochs of CIFAR-10.
         let usual = if setting.is_small { RandAugment::gentle() } else { RandAugment::infomin() };
-        around.augment.rand_augment.get_or_insert(usual);
-        around.augment.jigsaw = Some(JIGSAW);
+        recipe.augment.rand_augment.get_or_insert(usual);
+        recipe.augment.jigsaw = Some(JIGSAW);
     }
 
     fn loss(&self) -> Box<dyn Loss> {
@@ -83,13 +91,14 @@ impl Spec for InfominConfig {
         Box::new(KeyNce { temperature: self.temperature, alpha: None, negatives: Negatives::Queue, queries })
     }
 
-    fn build(&self, parts: &Parts) -> Box<dyn Method> {
-        let own =
-            Own { jigsaw: JigsawHead::new(parts.model.encoder.feature_dim(), parts.model.output(), &parts.device) };
+    fn build(&self, context: &BuildContext) -> Box<dyn Method> {
+        let own = Own {
+            jigsaw: JigsawHead::new(context.model.encoder.feature_dim(), context.model.output(), &context.compute),
+        };
         Box::new(Infomin {
             loss: self.loss(),
-            keys: QueuedKeys::new(parts, self.momentum, self.queue, self.norm_groups),
-            own: OwnModule::new(own, parts.seed),
+            keys: QueuedKeys::new(context, self.momentum, self.queue, self.norm_groups),
+            own: OwnModule::new(own, context.seed),
         })
     }
 }
@@ -103,11 +112,11 @@ struct JigsawHead {
 }
 
 impl JigsawHead {
-    fn new(features: usize, output: usize, device: &Device) -> Self {
+    fn new(features: usize, output: usize, compute: &Compute) -> Self {
         Self {
-            hidden: Linear::new(features, features, device).with_bias(),
-            tile: Linear::new(features, output, device).with_bias(),
-            whole: Linear::new(JIGSAW.tiles() * output, output, device).with_bias(),
+            hidden: Linear::new(features, features, compute).with_bias(),
+            tile: Linear::new(features, output, compute).with_bias(),
+            whole: Linear::new(JIGSAW.tiles() * output, output, compute).with_bias(),
         }
     }
 
@@ -150,7 +159,7 @@ impl Method for Infomin {
         self.keys.embed(batch, chunk)
     }
 
-    fn companions(
+    fn further_sets(
         &self,
         model: &Model,
         batch: &Batch,
@@ -171,9 +180,9 @@ impl Method for Infomin {
         self.own.collect(gradients)
     }
 
-    fn after_step(&mut self, done: Done) {
-        self.keys.after_step(&done);
-        self.own.update(done);
+    fn after_step(&mut self, end: StepEnd) {
+        self.keys.after_step(&end);
+        self.own.update(end);
     }
 
     fn starts_from(&mut self, model: &Model) -> Result<(), ParamError> {
@@ -196,17 +205,20 @@ impl Method for Infomin {
 mod tests {
     use super::*;
     use crate::augment::AugmentConfig;
-    use crate::encoder::{HeadConfig, export};
+    use crate::data::Modality;
+    use crate::encoder::HeadConfig;
     use crate::optim::{LearningRate, OptimizerConfig, PaperMomentum, Scaling};
-    use burn::tensor::TensorData;
+    use crate::params::export;
+    use burn::tensor::{Device, TensorData};
 
     #[test]
     fn small_images_get_gentler_views_unless_the_user_chooses_the_preset() {
         let of = |is_small: bool, given: Option<Preset>| {
-            let setting = Setting { is_small, is_grey: false, has_text: false, samples: 64, batch: 8, epochs: 1 };
+            let setting =
+                Setting { is_small, is_grey: false, modality: Modality::Images, samples: 64, batch: 8, epochs: 1 };
             let infomin = InfominConfig::defaults(&setting);
             let preset = given.or(infomin.preset(&setting)).unwrap_or(Preset::Cifar);
-            let mut around = Surroundings {
+            let mut recipe = Recipe {
                 augment: AugmentConfig::preset(preset, 32),
                 head: HeadConfig::for_features(8),
                 optimizer: OptimizerConfig::Momentum(PaperMomentum { beta: 0.9 }),
@@ -217,8 +229,8 @@ mod tests {
                     warmup_steps: None,
                 },
             };
-            infomin.suit(&setting, &mut around);
-            let operations = around.augment.rand_augment.unwrap();
+            infomin.adjust(&setting, &mut recipe);
+            let operations = recipe.augment.rand_augment.unwrap();
             (preset, operations.count, operations.magnitude)
         };
         assert_eq!(of(true, None), (Preset::Cifar, 1, 5.0));
@@ -230,7 +242,7 @@ mod tests {
     #[test]
     fn the_jigsaw_head_joins_the_tiles_of_one_sample() {
         let (features, output, samples) = (3, 2, 2);
-        let own = OwnModule::new(Own { jigsaw: JigsawHead::new(features, output, &Device::flex()) }, 5);
+        let own = OwnModule::new(Own { jigsaw: JigsawHead::new(features, output, &Compute::cpu()) }, 5);
         let tensors = export(own.get());
         let x: Vec<f32> = (0..9 * samples * features).map(|i| ((i * 37) % 19) as f32 / 9.0 - 1.0).collect();
         let input = Tensor::from_data(TensorData::new(x.clone(), [9 * samples, features]), &Device::flex());

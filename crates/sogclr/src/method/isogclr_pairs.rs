@@ -1,9 +1,9 @@
 //! iSogCLR on image–text pairs: every image and every text learns its own temperature.
 
-use super::isogclr::check_individual;
 use super::pairs::TEMPERATURE;
-use super::sogclr::check_gamma;
-use super::{Problem, Setting, Spec, check_temperature};
+use super::{Registered, Setting, Spec, check_temperature};
+use crate::check::Problem;
+use crate::data::Modality;
 use crate::loss::{Gamma, Individual, Loss, PairTemperature, TwoWay};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -18,19 +18,25 @@ pub struct IsogclrPairsConfig {
     pub individual: Individual,
 }
 
-impl Spec for IsogclrPairsConfig {
+impl Registered for IsogclrPairsConfig {
     fn defaults(_: &Setting) -> Self {
         let gamma = Gamma::Constant { value: 0.8 };
         Self { temperature: TEMPERATURE, gamma, individual: Individual::of_pairs() }
     }
+}
 
+impl Spec for IsogclrPairsConfig {
     fn check(&self) -> Result<(), Problem> {
         check_temperature(self.temperature)?;
-        check_gamma(&self.gamma)?;
-        check_individual(&self.individual, self.temperature)
+        self.gamma.check()?;
+        self.individual.check("method.individual", self.temperature)
     }
 
-    fn pair_temperature(&self) -> Option<f64> {
+    fn modality(&self) -> Modality {
+        Modality::Pairs
+    }
+
+    fn temperature(&self) -> Option<f64> {
         Some(self.temperature)
     }
 

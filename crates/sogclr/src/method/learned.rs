@@ -1,9 +1,9 @@
 //! A loss whose own parameters are learned, such as a temperature: by the run's optimiser, without decay.
 
 use super::own::OwnModule;
-use super::{Done, Method};
-use crate::encoder::{NamedTensors, ParamError};
+use super::{Method, StepEnd};
 use crate::loss::{BIAS, GLOBAL_TAU, LOG_SCALE, Loss};
+use crate::params::{NamedTensors, ParamError};
 use burn::module::{Module, Param};
 use burn::tensor::{Device, Tensor};
 
@@ -77,13 +77,13 @@ impl<L: Adjustable> Method for Learned<L> {
         &self.loss
     }
 
-    fn after_step(&mut self, mut done: Done) {
+    fn after_step(&mut self, mut end: StepEnd) {
         let device = self.device.clone().inner();
-        for (name, grad) in &done.parameters {
-            done.modules.insert(name, Tensor::full([1], *grad as f32, &device));
+        for (name, grad) in &end.parameters {
+            end.modules.insert(name, Tensor::full([1], *grad as f32, &device));
         }
-        let lr = L::RATE * done.lr;
-        self.own.update(Done { lr, ..done });
+        let lr = L::RATE * end.lr;
+        self.own.update(StepEnd { lr, ..end });
         self.settle();
     }
 
@@ -103,8 +103,8 @@ impl<L: Adjustable> Method for Learned<L> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::encoder::{BufferUpdates, EncoderConfig, EncoderName, Model, ModelConfig};
-    use crate::loss::{Clip, EmbeddingSets, Gamma, PairTemperature, SigLip, TwoWay};
+    use crate::encoder::{BufferUpdates, Compute, Model, ModelConfig, ResNetConfig, ResNetName};
+    use crate::loss::{Clip, EmbeddingSets, Gamma, PairTemperature, Progress, SigLip, TwoWay};
     use crate::optim::{NamedGrads, Optimizer, OptimizerConfig, PaperMomentum};
 
     fn learned<L: Adjustable>(loss: L) -> Learned<L> {
@@ -113,16 +113,18 @@ mod tests {
 
     /// One step of plain gradient descent.
     fn descend<L: Adjustable>(learned: &mut Learned<L>, name: &'static str, gradient: f64, lr: f64) {
-        let encoder = EncoderConfig { width: 0.0625, ..EncoderConfig::for_size(EncoderName::Resnet8, 8) };
-        let model = ModelConfig { encoder, head: None, text: None, image_size: 8 };
-        learned.after_step(Done {
-            model: &Model::new(&model, 0, &Device::flex()),
+        let encoder = ResNetConfig { width: 0.0625, ..ResNetConfig::for_size(ResNetName::Resnet8, 8) }.into();
+        let model = ModelConfig { encoder, head: None, text: None, image_size: 8, channels: 3 };
+        learned.after_step(StepEnd {
+            model: &Model::new(&model, 0, &Compute::cpu()),
             optimizer: &mut Optimizer::new(OptimizerConfig::Momentum(PaperMomentum { beta: 1.0 })),
             sets: &EmbeddingSets::new(Vec::new()),
             modules: NamedGrads::default(),
             buffers: BufferUpdates::default(),
             parameters: vec![(name, gradient)],
             lr,
+            peak_lr: lr,
+            at: Progress::default(),
         });
     }
 

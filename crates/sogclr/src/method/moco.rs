@@ -5,13 +5,15 @@
 
 use super::momentum::{MomentumEncoder, check_momentum, default_momentum};
 use super::queue::{FeatureQueue, check_queue, default_queue};
-use super::{Done, Method, Parts, Problem, Setting, Spec, Surroundings, check_temperature};
+use super::{BuildContext, Method, Recipe, Registered, Setting, Spec, StepEnd, check_temperature};
 use crate::augment::Preset;
 use crate::batch::Batch;
-use crate::encoder::{Model, NamedTensors, ParamError};
+use crate::check::Problem;
+use crate::encoder::Model;
 use crate::loss::{KeyNce, Loss, Negatives, SetName};
 use crate::math::{Matrix, Purpose, SampleRng};
 use crate::optim::{LearningRate, OptimizerConfig, Scaling, Sgd};
+use crate::params::{NamedTensors, ParamError};
 use ndarray::ArrayView2;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -29,7 +31,7 @@ pub struct MocoConfig {
     pub norm_groups: usize,
 }
 
-impl Spec for MocoConfig {
+impl Registered for MocoConfig {
     fn defaults(setting: &Setting) -> Self {
         Self {
             temperature: if setting.is_small { 0.1 } else { 0.2 },
@@ -37,6 +39,12 @@ impl Spec for MocoConfig {
             momentum: default_momentum(setting),
             norm_groups: default_groups(setting.batch),
         }
+    }
+}
+
+impl Spec for MocoConfig {
+    fn temperature(&self) -> Option<f64> {
+        Some(self.temperature)
     }
 
     fn check(&self) -> Result<(), Problem> {
@@ -62,8 +70,8 @@ impl Spec for MocoConfig {
         (!setting.is_small && !setting.is_grey).then_some(Preset::Mocov2)
     }
 
-    fn suit(&self, setting: &Setting, around: &mut Surroundings) {
-        suit_moco(setting, around);
+    fn adjust(&self, setting: &Setting, recipe: &mut Recipe) {
+        adjust_moco(setting, recipe);
     }
 
     fn loss(&self) -> Box<dyn Loss> {
@@ -71,19 +79,22 @@ impl Spec for MocoConfig {
         Box::new(KeyNce { temperature: self.temperature, alpha: None, negatives: Negatives::Queue, queries })
     }
 
-    fn build(&self, parts: &Parts) -> Box<dyn Method> {
-        Box::new(Moco { loss: self.loss(), keys: QueuedKeys::new(parts, self.momentum, self.queue, self.norm_groups) })
+    fn build(&self, context: &BuildContext) -> Box<dyn Method> {
+        Box::new(Moco {
+            loss: self.loss(),
+            keys: QueuedKeys::new(context, self.momentum, self.queue, self.norm_groups),
+        })
     }
 }
 
 /// MLP head without batch norm; SGD at 0.03·B/256, no warm-up.
 // Deviation: on small images MoCo keeps the LARS of all other methods. SGD hardly moves there at small batches: 67 instead
 // of 76 % in twelve epochs of the demo's data.
-pub(super) fn suit_moco(setting: &Setting, around: &mut Surroundings) {
-    around.head.norm = false;
+pub(super) fn adjust_moco(setting: &Setting, recipe: &mut Recipe) {
+    recipe.head.norm = false;
     if !setting.is_small {
-        around.optimizer = OptimizerConfig::Sgd(Sgd { momentum: 0.9, nesterov: false, weight_decay: 1e-4 });
-        around.learning_rate =
+        recipe.optimizer = OptimizerConfig::Sgd(Sgd { momentum: 0.9, nesterov: false, weight_decay: 1e-4 });
+        recipe.learning_rate =
             LearningRate { base: 0.03, scaling: Scaling::Linear, warmup_epochs: 0.0, warmup_steps: None };
     }
 }
@@ -98,7 +109,7 @@ pub(super) fn check_groups(groups: usize, batch: usize) -> Result<(), Problem> {
         return Ok(());
     }
     let problem = format!("is {groups}; it must divide the batch of {batch} into groups of at least 2 images");
-    Err(("method.norm_groups".into(), problem))
+    Err(Problem::new("method.norm_groups", problem))
 }
 
 /// Momentum keys of the second view, and the queue of those of earlier batches.
@@ -110,12 +121,12 @@ pub(super) struct QueuedKeys {
 }
 
 impl QueuedKeys {
-    pub fn new(parts: &Parts, momentum: f64, queue: usize, groups: usize) -> Self {
+    pub fn new(context: &BuildContext, momentum: f64, queue: usize, groups: usize) -> Self {
         Self {
-            follower: MomentumEncoder::new(parts, momentum),
-            queue: FeatureQueue::new(queue, parts.model.output(), parts.seed),
+            follower: MomentumEncoder::new(context, momentum),
+            queue: FeatureQueue::new(queue, context.model.output(), context.seed),
             groups,
-            seed: parts.seed,
+            seed: context.seed,
         }
     }
 
@@ -135,9 +146,9 @@ impl QueuedKeys {
         vec![(SetName::Key(1), self.follower.embed(batch, 1, &order, group))]
     }
 
-    pub fn after_step(&mut self, done: &Done) {
-        self.follower.follow(done.model);
-        self.queue.push(done.sets.get(SetName::Key(1)).expect("keys were contrasted"));
+    pub fn after_step(&mut self, end: &StepEnd) {
+        self.follower.follow(end.model);
+        self.queue.push(end.sets.get(SetName::Key(1)).expect("keys were contrasted").unit());
     }
 
     pub fn starts_from(&mut self, model: &Model) -> Result<(), ParamError> {
@@ -183,8 +194,8 @@ impl Method for Moco {
         Some(self.keys.queue())
     }
 
-    fn after_step(&mut self, done: Done) {
-        self.keys.after_step(&done);
+    fn after_step(&mut self, end: StepEnd) {
+        self.keys.after_step(&end);
     }
 
     fn starts_from(&mut self, model: &Model) -> Result<(), ParamError> {

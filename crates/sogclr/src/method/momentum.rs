@@ -1,26 +1,29 @@
 //! A second model that follows the trained one: k ← m·k + (1−m)·q after every step. It is never trained.
 
-use super::{Parts, Problem, Setting};
+use super::{BuildContext, Setting};
 use crate::batch::Batch;
-use crate::encoder::{HostTensor, Model, NamedMapper, NamedTensors, NamedVisitor, ParamError, Pass, export, import};
-use crate::encoder::{map_named, visit_named};
+use crate::check::Problem;
+use crate::encoder::{Compute, Model, Pass};
 use crate::math::Matrix;
+use crate::params::to_matrix;
+use crate::params::{HostTensor, NamedMapper, NamedTensors, NamedVisitor, ParamError, export, import};
+use crate::params::{map_named, visit_named};
 use burn::module::Param;
-use burn::tensor::{Device, Tensor};
+use burn::tensor::Tensor;
 use std::collections::HashMap;
 
 pub struct MomentumEncoder {
     model: Model,
     momentum: f64,
-    device: Device,
+    compute: Compute,
 }
 
 impl MomentumEncoder {
     /// A copy of the model as training starts.
-    pub fn new(parts: &Parts, momentum: f64) -> Self {
-        let device = parts.device.clone().inner();
+    pub fn new(context: &BuildContext, momentum: f64) -> Self {
+        let compute = context.compute.inner();
         // Weights are a function of (seed, name).
-        Self { model: Model::new(parts.model, parts.seed, &device), momentum, device }
+        Self { model: Model::new(context.model, context.seed, &compute), momentum, compute }
     }
 
     /// Becomes a copy of `model`.
@@ -34,13 +37,12 @@ impl MomentumEncoder {
     pub fn embed(&self, batch: &Batch, view: usize, order: &[usize], group: usize) -> Matrix {
         let mut keys: Option<Matrix> = None;
         for rows in order.chunks(group) {
-            let x = batch.crops[0].tensor(view..view + 1, rows, &self.device);
+            let x = batch.crops[0].tensor(view..view + 1, rows, self.compute.device());
             let h = self.model.forward(x, &mut Pass::Batch);
-            let dim = h.dims()[1];
-            let values = h.into_data().try_to_vec::<f32>().expect("embeddings are f32");
-            let keys = keys.get_or_insert_with(|| Matrix::zeros((order.len(), dim)));
-            for (&row, h) in rows.iter().zip(values.chunks_exact(dim)) {
-                keys.row_mut(row).assign(&ndarray::aview1(h));
+            let h = to_matrix(h);
+            let keys = keys.get_or_insert_with(|| Matrix::zeros((order.len(), h.ncols())));
+            for (&row, h) in rows.iter().zip(h.outer_iter()) {
+                keys.row_mut(row).assign(&h);
             }
         }
         keys.expect("a batch is not empty")
@@ -48,6 +50,11 @@ impl MomentumEncoder {
 
     /// k ← m·k + (1−m)·q for every trained parameter.
     pub fn follow(&mut self, model: &Model) {
+        self.follow_by(model, self.momentum);
+    }
+
+    /// The same with the m of this step.
+    pub fn follow_by(&mut self, model: &Model, momentum: f64) {
         struct Trained(HashMap<String, Tensor<1>>);
         impl NamedVisitor for Trained {
             fn visit<const D: usize>(&mut self, name: String, param: &Param<Tensor<D>>) {
@@ -68,7 +75,7 @@ impl MomentumEncoder {
         }
         let mut trained = Trained(HashMap::new());
         visit_named(model, &mut trained);
-        self.model = map_named(self.model.clone(), &mut Follow(&mut trained, self.momentum));
+        self.model = map_named(self.model.clone(), &mut Follow(&mut trained, momentum));
     }
 
     pub fn export(&self, tensors: &mut NamedTensors) {
@@ -84,6 +91,12 @@ impl MomentumEncoder {
     }
 }
 
+/// BYOL's schedule: m₀ at the start, 1 at the end, 1 − (1 − m₀)·½(1 + cos(πt/T)).
+pub fn cosine_momentum(start: f64, step: usize, total_steps: usize) -> f64 {
+    let progress = step as f64 / total_steps.max(1) as f64;
+    1.0 - (1.0 - start) * 0.5 * (1.0 + (std::f64::consts::PI * progress).cos())
+}
+
 /// 0.999 on ImageNet; MoCo's 0.99 on CIFAR, whose epochs have fewer steps.
 pub(super) fn default_momentum(setting: &Setting) -> f64 {
     if setting.is_small { 0.99 } else { 0.999 }
@@ -93,5 +106,5 @@ pub(super) fn check_momentum(momentum: f64) -> Result<(), Problem> {
     if (0.0..1.0).contains(&momentum) {
         return Ok(());
     }
-    Err(("method.momentum".into(), format!("is {momentum}; it must be at least 0 and below 1 (try 0.999)")))
+    Err(Problem::new("method.momentum", format!("is {momentum}; it must be at least 0 and below 1 (try 0.999)")))
 }

@@ -2,14 +2,15 @@
 //! other view has to find it.
 
 use super::own::OwnModule;
-use super::predictor::Predictor;
+use super::predictor::{Predictor, Predictors, check_hidden};
 use super::queue::{FeatureQueue, check_queue, default_queue};
-use super::{Done, Method, Parts, Problem, Setting, Spec, Surroundings, check_temperature};
+use super::{BuildContext, Method, Recipe, Registered, Setting, Spec, StepEnd, check_temperature};
 use crate::batch::Batch;
-use crate::encoder::{Model, NamedTensors, ParamError, Pass};
+use crate::check::Problem;
+use crate::encoder::{Model, Pass};
 use crate::loss::{Loss, NearestNce, SetName};
 use crate::optim::NamedGrads;
-use burn::module::Module;
+use crate::params::{NamedTensors, ParamError};
 use burn::tensor::{Gradients, Tensor};
 use ndarray::ArrayView2;
 use schemars::JsonSchema;
@@ -26,18 +27,21 @@ pub struct NnclrConfig {
     pub hidden: usize,
 }
 
-impl Spec for NnclrConfig {
+impl Registered for NnclrConfig {
     fn defaults(setting: &Setting) -> Self {
         let hidden = if setting.is_small { 512 } else { 4096 };
         Self { temperature: 0.1, queue: default_queue(setting), hidden }
     }
+}
+
+impl Spec for NnclrConfig {
+    fn temperature(&self) -> Option<f64> {
+        Some(self.temperature)
+    }
 
     fn check(&self) -> Result<(), Problem> {
         check_temperature(self.temperature)?;
-        if self.hidden == 0 {
-            return Err(("method.hidden".into(), "is 0; the predictor needs a width (try 512)".into()));
-        }
-        Ok(())
+        check_hidden(self.hidden)
     }
 
     fn check_setting(&self, samples: usize, _: usize) -> Result<(), Problem> {
@@ -48,10 +52,10 @@ impl Spec for NnclrConfig {
         true
     }
 
-    fn suit(&self, setting: &Setting, around: &mut Surroundings) {
-        around.head.layers = 3;
+    fn adjust(&self, setting: &Setting, recipe: &mut Recipe) {
+        recipe.head.layers = 3;
         if !setting.is_small {
-            around.head.output = 256;
+            recipe.head.output = 256;
         }
     }
 
@@ -59,23 +63,17 @@ impl Spec for NnclrConfig {
         Box::new(NearestNce { temperature: self.temperature })
     }
 
-    fn build(&self, parts: &Parts) -> Box<dyn Method> {
-        let dim = parts.model.output();
-        let own = Own { predictor: Predictor::new(dim, self.hidden, &parts.device) };
-        let (own, support) = (OwnModule::new(own, parts.seed), FeatureQueue::new(self.queue, dim, parts.seed));
+    fn build(&self, context: &BuildContext) -> Box<dyn Method> {
+        let dim = context.model.output();
+        let own = Predictors::new(Predictor::new(dim, self.hidden, &context.compute), context.seed);
+        let support = FeatureQueue::new(self.queue, dim, context.seed);
         Box::new(Nnclr { loss: self.loss(), own, support })
     }
 }
 
-/// Gives the predictor's parameters their names.
-#[derive(Module, Debug)]
-struct Own {
-    predictor: Predictor,
-}
-
 struct Nnclr {
     loss: Box<dyn Loss>,
-    own: OwnModule<Own>,
+    own: OwnModule<Predictors>,
     support: FeatureQueue,
 }
 
@@ -84,7 +82,7 @@ impl Method for Nnclr {
         self.loss.as_ref()
     }
 
-    fn companions(
+    fn further_sets(
         &self,
         _: &Model,
         _: &Batch,
@@ -92,9 +90,7 @@ impl Method for Nnclr {
         views: &[(SetName, Tensor<2>)],
         pass: &mut Pass,
     ) -> Vec<(SetName, Tensor<2>)> {
-        let predictor = &self.own.get().predictor;
-        let views = views.iter().map(|(_, z)| z.clone()).enumerate();
-        views.map(|(view, z)| (SetName::Predictor(view), predictor.forward(z, pass))).collect()
+        self.own.get().predict(views, pass)
     }
 
     fn queue(&self) -> Option<ArrayView2<'_, f32>> {
@@ -105,9 +101,9 @@ impl Method for Nnclr {
         self.own.collect(gradients)
     }
 
-    fn after_step(&mut self, done: Done) {
-        self.support.push(done.sets.get(SetName::View(0)).expect("views were contrasted"));
-        self.own.update(done);
+    fn after_step(&mut self, end: StepEnd) {
+        self.support.push(end.sets.get(SetName::View(0)).expect("views were contrasted").unit());
+        self.own.update(end);
     }
 
     fn export(&self) -> NamedTensors {

@@ -1,8 +1,9 @@
 //! A module that belongs to a method and is trained with the model.
 
-use super::Done;
-use crate::encoder::{NamedTensors, ParamError, apply_buffers, export, import, initialise};
+use super::StepEnd;
+use crate::encoder::apply_buffers;
 use crate::optim::NamedGrads;
+use crate::params::{NamedTensors, ParamError, export, import, initialise};
 use burn::module::Module;
 use burn::tensor::Gradients;
 
@@ -29,9 +30,9 @@ impl<M: Module> OwnModule<M> {
         NamedGrads::collect(self.get(), gradients)
     }
 
-    pub fn update(&mut self, mut done: Done) {
-        let module = self.module.take().map(|module| done.optimizer.also(module, done.modules, done.lr));
-        self.module = module.map(|module| apply_buffers(module, &mut done.buffers));
+    pub fn update(&mut self, mut end: StepEnd) {
+        let module = self.module.take().map(|module| end.optimizer.update_module(module, end.modules, end.lr));
+        self.module = module.map(|module| apply_buffers(module, &mut end.buffers));
     }
 
     pub fn export(&self, tensors: &mut NamedTensors) {
@@ -42,7 +43,7 @@ impl<M: Module> OwnModule<M> {
         let mine = export(self.get());
         let found = tensors.iter().filter(|(name, _)| mine.contains_key(*name));
         let found = found.map(|(name, tensor)| (name.clone(), tensor.clone())).collect();
-        self.module = self.module.take().map(|module| import(module, &found)).transpose()?;
+        self.module = Some(import(self.get().clone(), &found)?);
         Ok(())
     }
 }

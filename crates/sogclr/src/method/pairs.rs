@@ -1,6 +1,7 @@
 //! What methods of image–text pairs share: τ and the optimiser.
 
-use super::{Problem, Surroundings, check_temperature};
+use super::{Recipe, check_temperature};
+use crate::check::Problem;
 use crate::optim::{AdamW, LearningRate, OptimizerConfig, Scaling};
 
 /// The paper's τ.
@@ -8,9 +9,9 @@ pub(super) const TEMPERATURE: f64 = 0.07;
 
 /// AdamW with the paper's decay and learning rate, CLIP's moments for ResNets. A larger ε would slow SogCLR down, whose
 /// gradient is τ times that of CLIP's loss.
-pub(super) fn suit_pairs(around: &mut Surroundings) {
-    around.optimizer = OptimizerConfig::Adamw(AdamW { beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weight_decay: 0.1 });
-    around.learning_rate = LearningRate { base: 1e-3, scaling: Scaling::None, ..around.learning_rate };
+pub(super) fn adjust_pairs(recipe: &mut Recipe) {
+    recipe.optimizer = OptimizerConfig::Adamw(AdamW { beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weight_decay: 0.1 });
+    recipe.learning_rate = LearningRate { base: 1e-3, scaling: Scaling::None, ..recipe.learning_rate };
 }
 
 /// A τ that is learned must start within what it is bounded to.
@@ -20,5 +21,5 @@ pub(super) fn check_learned(temperature: f64, lowest: f64) -> Result<(), Problem
         return Ok(());
     }
     let problem = format!("is {temperature}; where it is learned it starts from {lowest} or more");
-    Err(("method.temperature".into(), problem))
+    Err(Problem::new("method.temperature", problem))
 }

@@ -1,8 +1,9 @@
 //! Features of earlier batches: a ring whose oldest rows make room for the newest.
 
-use super::{Problem, Setting};
-use crate::encoder::{HostTensor, NamedTensors, ParamError};
+use super::Setting;
+use crate::check::Problem;
 use crate::math::{Matrix, SampleRng, UnitRows};
+use crate::params::{HostTensor, NamedTensors, ParamError};
 use ndarray::ArrayView2;
 
 const ROWS: &str = "queue";
@@ -69,7 +70,7 @@ pub(super) fn check_queue(queue: usize, samples: usize) -> Result<(), Problem> {
         return Ok(());
     }
     let problem = format!("is {queue}; the data has {samples} images, so the queue holds from 1 to {most} features");
-    Err(("method.queue".into(), problem))
+    Err(Problem::new("method.queue", problem))
 }
 
 #[cfg(test)]

@@ -3,7 +3,9 @@
 use super::clip::MAX_SCALE;
 use super::learned::{Adjustable, Learned};
 use super::pairs::check_learned;
-use super::{Method, Parts, Problem, Setting, Spec};
+use super::{BuildContext, Method, Registered, Setting, Spec};
+use crate::check::Problem;
+use crate::data::Modality;
 use crate::loss::{BIAS, LOG_SCALE, Loss, SigLip};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -23,20 +25,26 @@ impl SiglipConfig {
     }
 }
 
-impl Spec for SiglipConfig {
+impl Registered for SiglipConfig {
     fn defaults(_: &Setting) -> Self {
         Self { temperature: 0.1, bias: -10.0 }
     }
+}
 
+impl Spec for SiglipConfig {
     fn check(&self) -> Result<(), Problem> {
         check_learned(self.temperature, 1.0 / MAX_SCALE)?;
         if self.bias.is_finite() {
             return Ok(());
         }
-        Err(("method.bias".into(), format!("is {}; it must be finite (try -10)", self.bias)))
+        Err(Problem::new("method.bias", format!("is {}; it must be finite (try -10)", self.bias)))
     }
 
-    fn pair_temperature(&self) -> Option<f64> {
+    fn modality(&self) -> Modality {
+        Modality::Pairs
+    }
+
+    fn temperature(&self) -> Option<f64> {
         Some(self.temperature)
     }
 
@@ -44,8 +52,8 @@ impl Spec for SiglipConfig {
         Box::new(self.siglip())
     }
 
-    fn build(&self, parts: &Parts) -> Box<dyn Method> {
-        Box::new(Learned::new(self.siglip(), &parts.device))
+    fn build(&self, context: &BuildContext) -> Box<dyn Method> {
+        Box::new(Learned::new(self.siglip(), context.compute.device()))
     }
 }
 

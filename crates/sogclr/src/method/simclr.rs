@@ -1,6 +1,7 @@
 //! SimCLR, the baseline that the paper trains: NT-Xent.
 
-use super::{Problem, Setting, Spec, check_temperature};
+use super::{Registered, Setting, Spec, check_temperature};
+use crate::check::Problem;
 use crate::loss::{Loss, NtXent};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -12,10 +13,16 @@ pub struct SimclrConfig {
     pub temperature: f64,
 }
 
-impl Spec for SimclrConfig {
+impl Registered for SimclrConfig {
     fn defaults(setting: &Setting) -> Self {
         // 0.2 is its authors' advice for small batches of small images.
         Self { temperature: if setting.is_small { 0.2 } else { 0.1 } }
+    }
+}
+
+impl Spec for SimclrConfig {
+    fn temperature(&self) -> Option<f64> {
+        Some(self.temperature)
     }
 
     fn check(&self) -> Result<(), Problem> {

@@ -3,11 +3,13 @@
 //! are queries and keys, as in SimCLR.
 
 use super::momentum::{MomentumEncoder, check_momentum, default_momentum};
-use super::{Done, Method, Parts, Problem, Setting, Spec, check_temperature};
+use super::{BuildContext, Method, Registered, Setting, Spec, StepEnd, check_temperature};
 use crate::batch::Batch;
-use crate::encoder::{Model, NamedTensors, ParamError};
+use crate::check::Problem;
+use crate::encoder::Model;
 use crate::loss::{KeyNce, Loss, Negatives, NtXent, SetName};
 use crate::math::Matrix;
+use crate::params::{NamedTensors, ParamError};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -22,15 +24,21 @@ pub struct SimoConfig {
     pub momentum: f64,
 }
 
-impl Spec for SimoConfig {
+impl Registered for SimoConfig {
     fn defaults(setting: &Setting) -> Self {
         Self { temperature: 0.2, alpha: 65536.0, momentum: default_momentum(setting) }
+    }
+}
+
+impl Spec for SimoConfig {
+    fn temperature(&self) -> Option<f64> {
+        Some(self.temperature)
     }
 
     fn check(&self) -> Result<(), Problem> {
         check_temperature(self.temperature)?;
         if !(self.alpha > 0.0 && self.alpha.is_finite()) {
-            return Err(("method.alpha".into(), format!("is {}; it must be positive (try 65536)", self.alpha)));
+            return Err(Problem::new("method.alpha", format!("is {}; it must be positive (try 65536)", self.alpha)));
         }
         check_momentum(self.momentum)
     }
@@ -47,11 +55,11 @@ impl Spec for SimoConfig {
         Box::new(KeyNce { temperature, alpha, negatives: Negatives::Batch, queries: &[(SetName::View(0), 1.0)] })
     }
 
-    fn build(&self, parts: &Parts) -> Box<dyn Method> {
+    fn build(&self, context: &BuildContext) -> Box<dyn Method> {
         if self.momentum == 0.0 {
             return Box::new(super::LossOnly(self.loss()));
         }
-        Box::new(Simo { loss: self.loss(), follower: MomentumEncoder::new(parts, self.momentum) })
+        Box::new(Simo { loss: self.loss(), follower: MomentumEncoder::new(context, self.momentum) })
     }
 }
 
@@ -74,8 +82,8 @@ impl Method for Simo {
         vec![(SetName::Key(1), self.follower.embed(batch, 1, &order, chunk))]
     }
 
-    fn after_step(&mut self, done: Done) {
-        self.follower.follow(done.model);
+    fn after_step(&mut self, end: StepEnd) {
+        self.follower.follow(end.model);
     }
 
     fn starts_from(&mut self, model: &Model) -> Result<(), ParamError> {

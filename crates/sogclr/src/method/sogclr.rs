@@ -1,6 +1,7 @@
 //! SogCLR, the paper's method.
 
-use super::{Problem, Setting, Spec, check_temperature};
+use super::{Registered, Setting, Spec, check_temperature};
+use crate::check::Problem;
 use crate::loss::{Gamma, Loss, SogClr, Variant};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -20,7 +21,7 @@ pub struct SogclrConfig {
     pub by_label: bool,
 }
 
-impl Spec for SogclrConfig {
+impl Registered for SogclrConfig {
     fn defaults(setting: &Setting) -> Self {
         // The paper's 0.1 on ImageNet; the same as SimCLR's on small images, where 0.1 to 0.3 differ little.
         let temperature = if setting.is_small { 0.2 } else { 0.1 };
@@ -32,16 +33,22 @@ impl Spec for SogclrConfig {
             by_label: false,
         }
     }
+}
+
+impl Spec for SogclrConfig {
+    fn temperature(&self) -> Option<f64> {
+        Some(self.temperature)
+    }
 
     fn check(&self) -> Result<(), Problem> {
         check_temperature(self.temperature)?;
-        let lowest = check_gamma(&self.gamma)?;
+        let lowest = self.gamma.check()?;
         if self.variant == Variant::Tf && lowest <= 0.5 {
             let problem = format!("is {lowest}; u diverges for γ ≤ 0.5 in the tf variant, choose another variant");
-            return Err(("method.gamma".into(), problem));
+            return Err(Problem::new("method.gamma", problem));
         }
         if !(self.epsilon >= 0.0 && self.epsilon.is_finite()) {
-            return Err(("method.epsilon".into(), format!("is {}; it must be 0 or more", self.epsilon)));
+            return Err(Problem::new("method.epsilon", format!("is {}; it must be 0 or more", self.epsilon)));
         }
         Ok(())
     }
@@ -60,23 +67,4 @@ impl Spec for SogclrConfig {
             individual: None,
         })
     }
-}
-
-/// The lowest γ of a schedule that makes sense.
-pub(super) fn check_gamma(gamma: &Gamma) -> Result<f64, Problem> {
-    let lowest = match *gamma {
-        Gamma::Constant { value } => value,
-        Gamma::Cosine { min, .. } => min,
-        Gamma::Adaptive { offset } if offset.is_finite() => return Ok(f64::MIN_POSITIVE),
-        Gamma::Adaptive { offset } => {
-            return Err(("method.gamma.offset".into(), format!("is {offset}; it must be finite (try 10)")));
-        }
-    };
-    if !(lowest > 0.0 && lowest <= 1.0) {
-        return Err(("method.gamma".into(), format!("is {lowest}; it must be above 0 and at most 1 (try 0.8)")));
-    }
-    if matches!(gamma, Gamma::Cosine { epochs: 0, .. }) {
-        return Err(("method.gamma.epochs".into(), "is 0; cosine γ falls over at least 1 epoch".into()));
-    }
-    Ok(lowest)
 }

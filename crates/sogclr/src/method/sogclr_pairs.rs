@@ -1,8 +1,9 @@
 //! SogCLR on image–text pairs: the paper's two-way objective.
 
 use super::pairs::TEMPERATURE;
-use super::sogclr::check_gamma;
-use super::{Problem, Setting, Spec, check_temperature};
+use super::{Registered, Setting, Spec, check_temperature};
+use crate::check::Problem;
+use crate::data::Modality;
 use crate::loss::{Gamma, Loss, PairTemperature, TwoWay};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -18,17 +19,23 @@ pub struct SogclrPairsConfig {
     pub include_positive: bool,
 }
 
-impl Spec for SogclrPairsConfig {
+impl Registered for SogclrPairsConfig {
     fn defaults(_: &Setting) -> Self {
         Self { temperature: TEMPERATURE, gamma: Gamma::Constant { value: 0.8 }, include_positive: false }
     }
+}
 
+impl Spec for SogclrPairsConfig {
     fn check(&self) -> Result<(), Problem> {
         check_temperature(self.temperature)?;
-        check_gamma(&self.gamma).map(|_| ())
+        self.gamma.check().map(|_| ())
     }
 
-    fn pair_temperature(&self) -> Option<f64> {
+    fn modality(&self) -> Modality {
+        Modality::Pairs
+    }
+
+    fn temperature(&self) -> Option<f64> {
         Some(self.temperature)
     }
 

@@ -1,6 +1,7 @@
 //! SupCon: labels decide who is a positive.
 
-use super::{Problem, Setting, Spec, check_temperature};
+use super::{Registered, Setting, Spec, check_temperature};
+use crate::check::Problem;
 use crate::loss::{Loss, SupCon};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -12,9 +13,15 @@ pub struct SupconConfig {
     pub temperature: f64,
 }
 
-impl Spec for SupconConfig {
+impl Registered for SupconConfig {
     fn defaults(setting: &Setting) -> Self {
         Self { temperature: if setting.is_small { 0.1 } else { 0.07 } }
+    }
+}
+
+impl Spec for SupconConfig {
+    fn temperature(&self) -> Option<f64> {
+        Some(self.temperature)
     }
 
     fn check(&self) -> Result<(), Problem> {

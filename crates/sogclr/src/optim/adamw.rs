@@ -1,6 +1,7 @@
 //! AdamW, PyTorch's form: decay w by lr·wd, then the bias-corrected Adam step. Vectors do not decay, as in open_clip.
 
-use super::{At, Real, Rule};
+use super::{At, LearningRate, Real, Rule, Scaling, check_share, check_size};
+use crate::check::Problem;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -17,7 +18,22 @@ pub struct AdamW {
     pub weight_decay: f64,
 }
 
+impl AdamW {
+    /// Usual values and the learning rate that goes with them.
+    pub fn defaults(_: bool) -> (Self, LearningRate) {
+        let adamw = Self { beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weight_decay: 1e-2 };
+        (adamw, LearningRate::new(1e-3, Scaling::None))
+    }
+}
+
 impl Rule for AdamW {
+    fn check(&self) -> Result<(), Problem> {
+        check_share("optimizer.beta1", self.beta1)?;
+        check_share("optimizer.beta2", self.beta2)?;
+        check_size("optimizer.epsilon", self.epsilon)?;
+        check_size("optimizer.weight_decay", self.weight_decay)
+    }
+
     fn slots(&self) -> usize {
         2
     }

@@ -1,9 +1,25 @@
 //! Gradients by parameter name, flattened and off the autodiff graph.
 
-use crate::encoder::{NamedVisitor, visit_named};
+use crate::math::Matrix;
+use crate::params::to_host;
+use crate::params::{NamedVisitor, visit_named};
 use burn::module::{Module, Param};
-use burn::tensor::{Gradients, Tensor};
+use burn::tensor::{Gradients, Tensor, TensorData};
 use std::collections::BTreeMap;
+
+/// The gradients of Σ h·sg(∂L/∂h): what a loss gave for embeddings goes back through the network that made them. `h` and
+/// `dh` are `[rows, dim]`.
+///
+/// # Panics
+/// If there is no term, or shapes differ.
+pub fn pull_back(terms: impl IntoIterator<Item = (Tensor<2>, Matrix)>) -> Gradients {
+    let term = |(h, dh): (Tensor<2>, Matrix)| {
+        let dh = TensorData::new(dh.iter().copied().collect::<Vec<f32>>(), h.dims());
+        let dh = Tensor::<2>::from_data(dh, &h.device());
+        (h * dh).sum()
+    };
+    terms.into_iter().map(term).reduce(|sum, term| sum + term).expect("a loss has a gradient").backward()
+}
 
 /// One gradient for each trained parameter.
 #[derive(Default)]
@@ -49,8 +65,7 @@ impl NamedGrads {
 
     /// All values, in the order of names.
     pub fn into_values(self) -> Vec<f64> {
-        let values = |grad: Tensor<1>| grad.into_data().try_to_vec::<f32>().expect("gradients are f32");
-        self.0.into_values().flat_map(values).map(f64::from).collect()
+        self.0.into_values().flat_map(to_host).map(f64::from).collect()
     }
 
     /// Replaces every gradient, in the order of names.

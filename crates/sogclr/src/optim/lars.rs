@@ -1,7 +1,8 @@
 //! LARS as in SimCLR's program: momentum over lr·ratio·(g + wd·w), ratio = trust·‖w‖/‖g + wd·w‖.
 //! Biases and batch-norm parameters have neither decay nor ratio.
 
-use super::{At, Real, Rule};
+use super::{At, LearningRate, Real, Rule, Scaling, check_share, check_size};
+use crate::check::Problem;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -16,7 +17,22 @@ pub struct Lars {
     pub trust: f64,
 }
 
+impl Lars {
+    /// Usual values and the learning rate that goes with them.
+    pub fn defaults(is_small: bool) -> (Self, LearningRate) {
+        // 0.075·√B is the paper's; 0.2·√B its authors' for SimCLR on CIFAR.
+        let (base, weight_decay) = if is_small { (0.2, 1e-4) } else { (0.075, 1e-6) };
+        (Self { momentum: 0.9, weight_decay, trust: 0.001 }, LearningRate::new(base, Scaling::Sqrt))
+    }
+}
+
 impl Rule for Lars {
+    fn check(&self) -> Result<(), Problem> {
+        check_share("optimizer.momentum", self.momentum)?;
+        check_size("optimizer.weight_decay", self.weight_decay)?;
+        check_size("optimizer.trust", self.trust)
+    }
+
     fn slots(&self) -> usize {
         1
     }

@@ -1,7 +1,7 @@
 //! Optimisers over named parameters. State is keyed on the parameter's name, so a checkpoint fits any later
 //! construction of the same model.
 //!
-//! Adding one: a new file with a [`Rule`], and a variant of [`OptimizerConfig`].
+//! Adding one: a new file with a [`Rule`] and its defaults, and one line in `optimizers!`.
 
 mod adamw;
 mod grads;
@@ -13,89 +13,104 @@ mod sgd;
 mod update;
 
 pub use adamw::AdamW;
-pub use grads::NamedGrads;
+pub use grads::{NamedGrads, pull_back};
 pub use lars::Lars;
 pub use momentum::PaperMomentum;
 pub use real::Real;
 pub use schedule::{LearningRate, Scaling, warmup_cosine};
 pub use sgd::Sgd;
 
-use crate::encoder::{HostTensor, NamedMapper, NamedTensors, ParamError, map_named};
+use crate::check::{Problem, require};
+use crate::params::to_host;
+use crate::params::{HostTensor, NamedMapper, NamedTensors, ParamError, map_named};
 use burn::module::{Module, Param};
 use burn::tensor::{Device, Tensor, TensorData};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// How gradients become updates.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
-pub enum OptimizerConfig {
-    /// Layer-wise scaled momentum; the paper's choice on ImageNet.
-    Lars(Lars),
-    /// SGD with (Nesterov) momentum.
-    Sgd(Sgd),
-    /// Adam with decoupled weight decay.
-    Adamw(AdamW),
-    /// v = (1−β)v + βm, w = w − ηv: Algorithm 1 as printed.
-    Momentum(PaperMomentum),
+/// The optimisers, told apart by `kind`.
+macro_rules! optimizers {
+    ($($(#[$doc:meta])* $name:literal $variant:ident($rule:ty),)*) => {
+        /// How gradients become updates.
+        #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+        #[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
+        pub enum OptimizerConfig {
+            $($(#[$doc])* $variant($rule),)*
+        }
+
+        $(impl From<$rule> for OptimizerConfig {
+            fn from(rule: $rule) -> Self {
+                Self::$variant(rule)
+            }
+        })*
+
+        impl OptimizerConfig {
+            /// The names of all optimisers.
+            pub const NAMES: &[&str] = &[$($name),*];
+
+            /// The optimiser of that name and the learning rate that suits it; small images want more of both.
+            pub fn named(name: &str, is_small: bool) -> Result<(Self, LearningRate), Problem> {
+                match name {
+                    $($name => {
+                        let (rule, rate) = <$rule>::defaults(is_small);
+                        Ok((Self::$variant(rule), rate))
+                    })*
+                    other => {
+                        let known = Self::NAMES.join(", ");
+                        Err(Problem::new("optimizer.kind", format!("is {other:?}; known optimisers are {known}")))
+                    }
+                }
+            }
+
+            /// Refuses impossible values.
+            pub fn check(&self) -> Result<(), Problem> {
+                match self {
+                    $(Self::$variant(rule) => rule.check(),)*
+                }
+            }
+
+            fn slots(&self) -> usize {
+                match self {
+                    $(Self::$variant(rule) => rule.slots(),)*
+                }
+            }
+
+            fn update(&self, w: Tensor<1>, g: Tensor<1>, slots: &mut Vec<Tensor<1>>, at: At) -> Tensor<1> {
+                match self {
+                    $(Self::$variant(rule) => update::update(rule, w, g, slots, at),)*
+                }
+            }
+        }
+    };
 }
 
-impl OptimizerConfig {
-    /// What is wrong with the values, as (key, problem).
-    pub fn check(&self) -> Result<(), (String, String)> {
-        let share = |key: &str, value: f64| match (0.0..1.0).contains(&value) {
-            true => Ok(()),
-            false => Err((format!("optimizer.{key}"), format!("is {value}; it must be at least 0 and below 1"))),
-        };
-        let size = |key: &str, value: f64| match value >= 0.0 && value.is_finite() {
-            true => Ok(()),
-            false => Err((format!("optimizer.{key}"), format!("is {value}; it must be 0 or more"))),
-        };
-        match self {
-            Self::Lars(lars) => {
-                share("momentum", lars.momentum)?;
-                size("weight_decay", lars.weight_decay)?;
-                size("trust", lars.trust)
-            }
-            Self::Sgd(sgd) => {
-                share("momentum", sgd.momentum)?;
-                size("weight_decay", sgd.weight_decay)
-            }
-            Self::Adamw(adamw) => {
-                share("beta1", adamw.beta1)?;
-                share("beta2", adamw.beta2)?;
-                size("epsilon", adamw.epsilon)?;
-                size("weight_decay", adamw.weight_decay)
-            }
-            Self::Momentum(momentum) if momentum.beta > 0.0 && momentum.beta <= 1.0 => Ok(()),
-            Self::Momentum(momentum) => {
-                Err(("optimizer.beta".into(), format!("is {}; it must be above 0 and at most 1", momentum.beta)))
-            }
-        }
-    }
+optimizers! {
+    /// Layer-wise scaled momentum; the paper's choice on ImageNet.
+    "lars" Lars(Lars),
+    /// SGD with (Nesterov) momentum.
+    "sgd" Sgd(Sgd),
+    /// Adam with decoupled weight decay.
+    "adamw" Adamw(AdamW),
+    /// v = (1−β)v + βm, w = w − ηv: Algorithm 1 as printed.
+    "momentum" Momentum(PaperMomentum),
+}
 
-    fn slots(&self) -> usize {
-        match self {
-            Self::Lars(rule) => rule.slots(),
-            Self::Sgd(rule) => rule.slots(),
-            Self::Adamw(rule) => rule.slots(),
-            Self::Momentum(rule) => rule.slots(),
-        }
-    }
+/// At least 0 and below 1.
+fn check_share(key: &str, value: f64) -> Result<(), Problem> {
+    require((0.0..1.0).contains(&value), key, || format!("is {value}; it must be at least 0 and below 1"))
+}
 
-    fn update(&self, w: Tensor<1>, g: Tensor<1>, slots: &mut Vec<Tensor<1>>, at: At) -> Tensor<1> {
-        match self {
-            Self::Lars(rule) => update::update(rule, w, g, slots, at),
-            Self::Sgd(rule) => update::update(rule, w, g, slots, at),
-            Self::Adamw(rule) => update::update(rule, w, g, slots, at),
-            Self::Momentum(rule) => update::update(rule, w, g, slots, at),
-        }
-    }
+/// 0 or more.
+fn check_size(key: &str, value: f64) -> Result<(), Problem> {
+    require(value >= 0.0 && value.is_finite(), key, || format!("is {value}; it must be 0 or more"))
 }
 
 /// One parameter's update, for all of its values at once or for one after the other.
 pub trait Rule: Copy + Sync {
+    /// Refuses impossible values.
+    fn check(&self) -> Result<(), Problem>;
+
     /// How many states a parameter has, one or two; they start at zero.
     fn slots(&self) -> usize;
 
@@ -121,6 +136,7 @@ pub trait Rule: Copy + Sync {
 /// Where an update stands.
 #[derive(Clone, Copy)]
 pub struct At {
+    /// The learning rate.
     pub lr: f64,
     /// Number of this update, from 1.
     pub step: u64,
@@ -145,11 +161,11 @@ impl Optimizer {
     /// Applies one update to every parameter that has a gradient.
     pub fn step<M: Module>(&mut self, module: M, grads: NamedGrads, lr: f64) -> M {
         self.step += 1;
-        self.also(module, grads, lr)
+        self.update_module(module, grads, lr)
     }
 
     /// Applies the current step to one more module, whose parameters have other names.
-    pub fn also<M: Module>(&mut self, module: M, grads: NamedGrads, lr: f64) -> M {
+    pub fn update_module<M: Module>(&mut self, module: M, grads: NamedGrads, lr: f64) -> M {
         map_named(module, &mut Update { optimizer: self, grads, lr })
     }
 
@@ -158,7 +174,7 @@ impl Optimizer {
         let mut tensors = NamedTensors::new();
         for (name, slots) in &self.slots {
             for (index, slot) in slots.iter().enumerate() {
-                let values = slot.clone().into_data().try_to_vec::<f32>().expect("optimiser state is f32");
+                let values = to_host(slot.clone());
                 tensors.insert(format!("{index}.{name}"), HostTensor { shape: vec![values.len()], values });
             }
         }

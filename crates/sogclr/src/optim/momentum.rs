@@ -1,6 +1,7 @@
 //! The momentum form of Algorithm 1, lines 9–10: v = (1−β)v + βm, w = w − ηv, v₀ = 0.
 
-use super::{At, Real, Rule};
+use super::{At, LearningRate, Real, Rule, Scaling};
+use crate::check::{Problem, require};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -11,7 +12,19 @@ pub struct PaperMomentum {
     pub beta: f64,
 }
 
+impl PaperMomentum {
+    /// Usual values and the learning rate that goes with them.
+    pub fn defaults(_: bool) -> (Self, LearningRate) {
+        (Self { beta: 0.1 }, LearningRate::new(3.0, Scaling::Linear))
+    }
+}
+
 impl Rule for PaperMomentum {
+    fn check(&self) -> Result<(), Problem> {
+        let beta = self.beta;
+        require(beta > 0.0 && beta <= 1.0, "optimizer.beta", || format!("is {beta}; it must be above 0 and at most 1"))
+    }
+
     fn slots(&self) -> usize {
         1
     }

@@ -1,5 +1,6 @@
 //! The learning rate: scaled by the batch, warmed up linearly from 0, then cosine to 0, step by step.
 
+use crate::check::{Problem, require};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -30,6 +31,24 @@ pub struct LearningRate {
 }
 
 impl LearningRate {
+    /// Without warm-up.
+    pub fn new(base: f64, scaling: Scaling) -> Self {
+        Self { base, scaling, warmup_epochs: 0.0, warmup_steps: None }
+    }
+
+    /// Refuses what does not fit a run of `epochs` of `steps_per_epoch` steps.
+    pub fn check(&self, epochs: usize, steps_per_epoch: usize) -> Result<(), Problem> {
+        let Self { base, warmup_epochs, .. } = *self;
+        require(base > 0.0 && base.is_finite(), "learning_rate.base", || {
+            format!("is {base}; it must be a positive number")
+        })?;
+        require((0.0..=epochs as f64).contains(&warmup_epochs), "learning_rate.warmup_epochs", || {
+            format!("is {warmup_epochs}; the run has {epochs} epochs")
+        })?;
+        let (steps, total) = (self.warmup_steps.unwrap_or(0), epochs * steps_per_epoch);
+        require(steps <= total, "learning_rate.warmup_steps", || format!("is {steps}; the run has {total} steps"))
+    }
+
     /// The largest learning rate of the run.
     pub fn peak(&self, batch: usize) -> f64 {
         match self.scaling {

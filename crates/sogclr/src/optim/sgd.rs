@@ -1,6 +1,7 @@
 //! SGD with momentum, PyTorch's form: v = μv + (g + wd·w), w −= lr·v, or lr·(g + μv) with Nesterov.
 
-use super::{At, Real, Rule};
+use super::{At, LearningRate, Real, Rule, Scaling, check_share, check_size};
+use crate::check::Problem;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -15,7 +16,20 @@ pub struct Sgd {
     pub weight_decay: f64,
 }
 
+impl Sgd {
+    /// Usual values and the learning rate that goes with them.
+    pub fn defaults(_: bool) -> (Self, LearningRate) {
+        let sgd = Self { momentum: 0.9, nesterov: false, weight_decay: 1e-4 };
+        (sgd, LearningRate::new(0.3, Scaling::Linear))
+    }
+}
+
 impl Rule for Sgd {
+    fn check(&self) -> Result<(), Problem> {
+        check_share("optimizer.momentum", self.momentum)?;
+        check_size("optimizer.weight_decay", self.weight_decay)
+    }
+
     fn slots(&self) -> usize {
         1
     }

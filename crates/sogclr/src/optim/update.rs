@@ -1,7 +1,7 @@
 //! Applies a rule to one parameter: as tensor operations, or in place and in parallel on the CPU.
 
 use super::{At, Rule};
-use crate::encoder::in_place;
+use crate::cpu::in_place;
 use burn::tensor::Tensor;
 use rayon::prelude::*;
 

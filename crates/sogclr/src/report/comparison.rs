@@ -1,34 +1,16 @@
 //! Methods side by side, over seeds: Markdown, CSV and JSON.
 
 use super::table;
+use crate::data::Modality;
+use crate::study::Outcome;
+use crate::train::TrainSummary;
 use serde::Serialize;
-use serde_json::Value;
-use std::collections::BTreeMap;
-
-/// What a race measures: its key in the files, its column, and where a run's result has it.
-#[derive(Clone, Copy, Debug)]
-pub struct Measure {
-    pub key: &'static str,
-    pub title: &'static str,
-    pub pointer: &'static str,
-}
-
-/// Of encoders of images.
-pub const IMAGE_MEASURES: &[Measure] = &[
-    Measure { key: "linear", title: "linear top-1 %", pointer: "/linear/top1" },
-    Measure { key: "knn", title: "kNN top-1 %", pointer: "/knn/top1" },
-];
-
-/// Of encoders of image–text pairs.
-pub const PAIR_MEASURES: &[Measure] = &[
-    Measure { key: "image_to_text", title: "image to text R@1 %", pointer: "/image_to_text/at1" },
-    Measure { key: "text_to_image", title: "text to image R@1 %", pointer: "/text_to_image/at1" },
-    Measure { key: "mean_recall", title: "mean recall %", pointer: "/mean_recall" },
-];
+use std::collections::{BTreeMap, BTreeSet};
 
 /// One method; every vector has one entry for each seed that finished.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Contender {
+    /// The method's name.
     pub method: String,
     /// Shares in [0, 1] by the key of their measure.
     #[serde(flatten)]
@@ -39,25 +21,45 @@ pub struct Contender {
     pub peak_rss_mb: Vec<f64>,
     /// Runs that did not finish.
     pub failures: Vec<String>,
+    /// Versions of the numerics that its runs were computed with.
+    pub numerics: BTreeSet<u32>,
 }
 
 impl Contender {
     /// Adds one run's result.
-    pub fn add(&mut self, result: &Value, measures: &[Measure]) {
-        for measure in measures {
-            let found = result.pointer(measure.pointer).and_then(Value::as_f64);
-            self.values.entry(measure.key).or_default().extend(found);
+    pub fn add(&mut self, result: &Outcome) {
+        let columns = Outcome::columns(match result {
+            Outcome::Images(_) => Modality::Images,
+            Outcome::Pairs(_) => Modality::Pairs,
+        });
+        for ((key, _), value) in columns.iter().zip(result.values()) {
+            self.values.entry(key).or_default().push(value);
         }
     }
 
-    fn of(&self, measure: &Measure) -> &[f64] {
-        self.values.get(measure.key).map_or(&[], Vec::as_slice)
+    /// Adds what a run's training took.
+    pub fn add_cost(&mut self, cost: &TrainSummary) {
+        self.seconds.push(cost.seconds);
+        self.peak_rss_mb.extend(cost.peak_rss_mb);
+        self.numerics.insert(cost.provenance.as_ref().map_or(0, |origin| origin.numerics));
+    }
+
+    fn of(&self, key: &str) -> &[f64] {
+        self.values.get(key).map_or(&[], Vec::as_slice)
     }
 
     /// Seeds that finished.
     fn seeds(&self) -> usize {
         self.values.values().map(Vec::len).max().unwrap_or(0)
     }
+}
+
+/// A sentence where figures of several versions of the numerics stand side by side.
+pub(super) fn mixed_versions(versions: &BTreeSet<u32>) -> Option<String> {
+    let names: Vec<String> = versions.iter().map(u32::to_string).collect();
+    let names = names.join(" and ");
+    (versions.len() > 1)
+        .then(|| format!("Runs of numerics {names} stand side by side here: their bytes differ by design."))
 }
 
 /// Mean and standard error s/√n; the error is `None` for one value, both for none.
@@ -81,7 +83,9 @@ pub(super) fn percent(values: &[f64]) -> String {
     }
 }
 
-pub fn comparison_markdown(rows: &[Contender], measures: &[Measure]) -> String {
+/// The rows as a Markdown table.
+pub fn comparison_markdown(rows: &[Contender], modality: Modality) -> String {
+    let columns = Outcome::columns(modality);
     let plain = |values: &[f64]| match mean_and_error(values) {
         (Some(mean), Some(error)) => format!("{mean:.0} ± {error:.0}"),
         (Some(mean), None) => format!("{mean:.0}"),
@@ -91,25 +95,32 @@ pub fn comparison_markdown(rows: &[Contender], measures: &[Measure]) -> String {
         .iter()
         .map(|row| {
             let mut cells = vec![row.method.clone(), row.seeds().to_string()];
-            cells.extend(measures.iter().map(|measure| percent(row.of(measure))));
+            cells.extend(columns.iter().map(|(key, _)| percent(row.of(key))));
             cells.extend([plain(&row.seconds), plain(&row.peak_rss_mb)]);
             cells
         })
         .collect();
     let mut header = vec!["method", "seeds"];
-    header.extend(measures.iter().map(|measure| measure.title));
+    header.extend(columns.iter().map(|(_, title)| title));
     header.extend(["training s", "peak MB"]);
-    table(&header, &cells)
+    let text = table(&header, &cells);
+    let versions = rows.iter().flat_map(|row| row.numerics.iter().copied()).collect();
+    match mixed_versions(&versions) {
+        Some(sentence) => format!("{text}\n\n{sentence}"),
+        None => text,
+    }
 }
 
-pub fn comparison_csv(rows: &[Contender], measures: &[Measure]) -> String {
-    let columns: String = measures.iter().map(|measure| format!("{0},{0}_se,", measure.key)).collect();
+/// The rows as CSV.
+pub fn comparison_csv(rows: &[Contender], modality: Modality) -> String {
+    let measures = Outcome::columns(modality);
+    let columns: String = measures.iter().map(|(key, _)| format!("{key},{key}_se,")).collect();
     let mut lines = vec![format!("method,seeds,{columns}seconds,seconds_se,peak_rss_mb,peak_rss_mb_se")];
     let number = |value: Option<f64>| value.map_or(String::new(), |v| format!("{v:.6}"));
     for row in rows {
         let mut cells = vec![row.method.clone(), row.seeds().to_string()];
-        for measure in measures {
-            let (mean, error) = mean_and_error(row.of(measure));
+        for (key, _) in measures {
+            let (mean, error) = mean_and_error(row.of(key));
             cells.extend([number(mean), number(error)]);
         }
         for values in [&row.seconds, &row.peak_rss_mb] {
@@ -124,6 +135,7 @@ pub fn comparison_csv(rows: &[Contender], measures: &[Measure]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::eval::{Accuracy, Measured};
 
     #[test]
     fn mean_and_standard_error_by_hand() {
@@ -132,16 +144,20 @@ mod tests {
         assert!((error.unwrap() - 0.1 / 3.0_f64.sqrt()).abs() < 1e-12);
         assert_eq!(mean_and_error(&[0.5]), (Some(0.5), None));
         let mut row = Contender { method: "x".into(), ..Default::default() };
-        row.add(&serde_json::json!({ "linear": { "top1": 0.6 }, "knn": { "top1": 0.5 } }), IMAGE_MEASURES);
-        row.add(&serde_json::json!({ "linear": { "top1": 0.7 } }), IMAGE_MEASURES);
-        row.add(&serde_json::json!({ "linear": { "top1": 0.8 } }), IMAGE_MEASURES);
-        let csv = comparison_csv(std::slice::from_ref(&row), IMAGE_MEASURES);
+        let share = |top1: f64| Accuracy { top1, top5: 1.0, interval: [0.0, 1.0], images: 10 };
+        for top1 in [0.6, 0.7, 0.8] {
+            row.add(&Outcome::Images(Measured { linear: share(top1), linear_train: share(1.0), knn: share(0.5) }));
+        }
+        let csv = comparison_csv(std::slice::from_ref(&row), Modality::Images);
         assert!(
             csv.starts_with("method,seeds,linear,linear_se,knn,knn_se,seconds,seconds_se,peak_rss_mb,peak_rss_mb_se\n"),
             "{csv}"
         );
-        assert!(csv.ends_with("\nx,3,0.700000,0.057735,0.500000,,,,,\n"), "{csv}");
-        let text = comparison_markdown(&[row], IMAGE_MEASURES);
+        assert!(csv.ends_with("\nx,3,0.700000,0.057735,0.500000,0.000000,,,,\n"), "{csv}");
+        let text = comparison_markdown(std::slice::from_ref(&row), Modality::Images);
         assert!(text.contains("70.0 ± 5.8") && text.contains("| 50.0 "), "{text}");
+        assert!(!text.contains("numerics"), "{text}");
+        row.numerics = BTreeSet::from([0, 3]);
+        assert!(comparison_markdown(&[row], Modality::Images).contains("numerics 0 and 3"));
     }
 }

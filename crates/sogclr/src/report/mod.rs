@@ -4,14 +4,12 @@ mod comparison;
 mod sheet;
 mod study;
 
-pub use comparison::{
-    Contender, IMAGE_MEASURES, Measure, PAIR_MEASURES, comparison_csv, comparison_markdown, mean_and_error,
-};
+pub use comparison::{Contender, comparison_csv, comparison_markdown, mean_and_error};
 pub use sheet::contact_sheet;
 pub use study::{CurveCell, Results, point};
 
 use crate::eval::Accuracy;
-use comparison::percent;
+use comparison::{mixed_versions, percent};
 
 /// A Markdown table whose columns line up.
 pub fn table(header: &[&str], rows: &[Vec<String>]) -> String {

@@ -32,7 +32,8 @@ pub fn contact_sheet(pictures: &[Image]) -> Vec<u8> {
 fn rgb(picture: &Image) -> RgbImage {
     RgbImage::from_fn(picture.width as u32, picture.height as u32, |x, y| {
         let first = (y as usize * picture.width + x as usize) * picture.channels;
-        Rgb([0, 1, 2].map(|channel: usize| picture.data[first + channel.min(picture.channels - 1)]))
+        let value = |channel: usize| picture.data.unit(first + channel.min(picture.channels - 1));
+        Rgb([0, 1, 2].map(|channel| (255.0 * value(channel)).round() as u8))
     })
 }
 
@@ -42,7 +43,7 @@ mod tests {
 
     #[test]
     fn pictures_stand_in_rows_of_five() {
-        let red = Image { width: 2, height: 1, channels: 3, data: [255, 0, 0].repeat(2) };
+        let red = Image::new(1, 2, 3, [255_u8, 0, 0].repeat(2));
         let sheet = image::load_from_memory(&contact_sheet(&vec![red; 6])).unwrap().to_rgb8();
         assert_eq!(sheet.dimensions(), (5 * 168 + 8, 2 * 168 + 8));
         let colour = |column: u32, row: u32| sheet.get_pixel(88 + 168 * column, 88 + 168 * row).0;

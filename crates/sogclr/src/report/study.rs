@@ -1,8 +1,7 @@
 //! A study of the paper: its table with the paper's figures beside ours, its chart, and every run as CSV.
 
-use super::{mean_and_error, percent, table};
-use crate::study::{Kind, Record, Show, Study};
-use serde_json::Value;
+use super::{mean_and_error, mixed_versions, percent, table};
+use crate::study::{Kind, Outcome, Record, Show, Study};
 use std::collections::BTreeMap;
 
 /// The finished runs of a study: for each row and column, by seed.
@@ -15,19 +14,17 @@ pub struct Results<'a> {
 pub type CurveCell = (f64, Vec<f64>);
 
 impl Results<'_> {
-    /// What the table and the chart show, and its place in a record.
-    pub fn measure(&self) -> (&'static str, &'static str) {
+    /// What the table and the chart show.
+    pub fn measure(&self) -> &'static str {
         match self.study.kind {
-            Kind::Images => ("linear top-1 %", "/linear/top1"),
-            Kind::Pairs => ("mean recall %", "/mean_recall"),
+            Kind::Images => "linear top-1 %",
+            Kind::Pairs => "mean recall %",
         }
     }
 
     /// The result of each seed.
     fn by_seed(&self, row: usize, column: usize) -> BTreeMap<u64, f64> {
-        let pointer = self.measure().1;
-        let of = |record: &Record| record.result.pointer(pointer).and_then(Value::as_f64);
-        self.cells[row][column].iter().filter_map(|(seed, record)| Some((*seed, of(record)?))).collect()
+        self.cells[row][column].iter().map(|(seed, record)| (*seed, record.result.headline())).collect()
     }
 
     /// The results of a cell, in the order of seeds.
@@ -86,10 +83,10 @@ impl Results<'_> {
             .collect();
         let header: Vec<&str> = header.iter().map(String::as_str).collect();
         let text = table(&header, &rows);
-        match self.differences() {
-            Some(differences) => format!("{text}\n\n{differences}"),
-            None => text,
-        }
+        let records = self.cells.iter().flatten().flatten();
+        let versions = records.map(|(_, record)| record.numerics()).collect();
+        let below = self.differences().into_iter().chain(mixed_versions(&versions));
+        below.fold(text, |text, more| format!("{text}\n\n{more}"))
     }
 
     /// The study's own row less every other, paired by seed: the same seed is the same images and the same start.
@@ -146,22 +143,21 @@ impl Results<'_> {
 
     /// One line for every run.
     pub fn csv(&self) -> String {
-        let keys: &[(&str, &str)] = match self.study.kind {
-            Kind::Images => &[("linear", "/linear/top1"), ("linear_top5", "/linear/top5"), ("knn", "/knn/top1")],
-            Kind::Pairs => &[
-                ("image_to_text", "/image_to_text/at1"),
-                ("text_to_image", "/text_to_image/at1"),
-                ("mean_recall", "/mean_recall"),
-            ],
+        let names: &[&str] = match self.study.kind {
+            Kind::Images => &["linear", "linear_top5", "knn"],
+            Kind::Pairs => &["image_to_text", "text_to_image", "mean_recall"],
         };
-        let names: Vec<&str> = keys.iter().map(|(name, _)| *name).collect();
+        let values = |result: &Outcome| match result {
+            Outcome::Images(found) => [found.linear.top1, found.linear.top5, found.knn.top1],
+            Outcome::Pairs(found) => [found.image_to_text.at1, found.text_to_image.at1, found.mean_recall],
+        };
         let mut text = format!("row,column,seed,{},seconds,peak_rss_mb\n", names.join(","));
         let quoted = |name: &str| format!("\"{}\"", name.replace('"', "\"\""));
         let number = |value: Option<f64>| value.map_or(String::new(), |value| format!("{value:.4}"));
         for (row, cells) in self.study.rows.iter().zip(&self.cells) {
             for (column, runs) in self.study.columns.iter().zip(cells) {
                 for (seed, record) in runs {
-                    let results = keys.iter().map(|(_, at)| number(record.result.pointer(at).and_then(Value::as_f64)));
+                    let results = values(&record.result).map(|value| number(Some(value)));
                     let mut cells = vec![quoted(&row.name), quoted(&column.name), seed.to_string()];
                     cells.extend(results);
                     cells.extend([number(Some(record.seconds)), number(record.peak_rss_mb)]);
@@ -188,15 +184,18 @@ pub fn point(x: f64, values: &[f64]) -> Option<(f64, f64, f64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::eval::{Accuracy, Measured};
+    use crate::provenance::Provenance;
     use crate::study::{Budget, CurvePoint};
     use serde_json::json;
 
     fn record(top1: f64) -> Record {
+        let share = |top1: f64| Accuracy { top1, top5: 1.0, interval: [0.0, 1.0], images: 4 };
         Record {
             config: json!({}),
             data: "toy".into(),
             images: 1,
-            result: json!({ "linear": { "top1": top1, "top5": 1.0 }, "knn": { "top1": 0.25 } }),
+            result: Outcome::Images(Measured { linear: share(top1), linear_train: share(1.0), knn: share(0.25) }),
             curve: vec![
                 CurvePoint { epoch: 0.0, test: 0.1, train: 0.2 },
                 CurvePoint { epoch: 5.0, test: top1, train: 0.9 },
@@ -205,6 +204,7 @@ mod tests {
             peak_rss_mb: None,
             threads: 2,
             processor: String::new(),
+            provenance: None,
         }
     }
 
@@ -259,5 +259,15 @@ mod tests {
         assert!(text.contains("test, epoch 5") && text.contains("training, epoch 0"), "{text}");
         let first = text.lines().nth(2).unwrap();
         assert!(first.contains("55.0 ± 5.0") && first.contains("90.0 ± 0.0"), "{first}");
+    }
+
+    #[test]
+    fn a_table_of_two_numerics_says_so() {
+        let study = Study::named("batch-epochs", Budget::Hours).unwrap();
+        let mut results = results(&study);
+        assert!(!results.markdown().contains("numerics"));
+        let cell = results.cells[0].last_mut().unwrap();
+        cell[0].1.provenance = Some(Provenance { program: "later".into(), numerics: 7 });
+        assert!(results.markdown().contains("Runs of numerics 0 and 7 stand side by side"), "{}", results.markdown());
     }
 }

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 #[derive(Debug, thiserror::Error)]
 pub enum StorageError {
-    #[error("cannot write {path}: {source}; free some space or choose another --out, earlier results are intact")]
+    #[error("cannot write {path}: {source}; free some space or choose another folder, earlier results are intact")]
     Write { path: PathBuf, source: io::Error },
     #[error("cannot read {path}: {source}")]
     Read { path: PathBuf, source: io::Error },

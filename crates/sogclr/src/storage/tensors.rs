@@ -1,7 +1,7 @@
 //! Named f32 tensors in safetensors files.
 
 use super::{StorageError, read, write_atomic};
-use crate::encoder::{HostTensor, NamedTensors};
+use crate::params::{HostTensor, NamedTensors};
 use safetensors::tensor::{Dtype, SafeTensors, View, serialize};
 use std::borrow::Cow;
 use std::collections::HashMap;

@@ -3,9 +3,10 @@
 
 mod record;
 
-pub use record::{CurvePoint, Record};
+pub use record::{CurvePoint, Outcome, Record};
 
-use crate::config::{Overrides, parse_name};
+use crate::check::parse_name;
+use crate::config::Overrides;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::str::FromStr;
@@ -209,7 +210,7 @@ impl Study {
 
     /// The settings of one run: budget, tuned settings, row, column, seed; the later wins.
     pub fn settings(&self, row: &Row, column: &Column, seed: u64) -> Overrides {
-        let mut all = Overrides(self.base.clone());
+        let mut all = Overrides::from(self.base.clone());
         let tuned = row.tuned.as_ref().map(|name| self.tuned.get(name).expect("studies are checked by a test"));
         for table in tuned.into_iter().chain([&row.with, &column.with]) {
             all.lay_table(table);
@@ -243,7 +244,7 @@ mod tests {
                             Kind::Images => settings.lay("data.limit", toml::Value::Integer(600)),
                             Kind::Pairs => settings.lay("data.pairs", toml::Value::String("emoji".into())),
                         }
-                        if let Err(error) = crate::config::RunConfig::resolve(&settings) {
+                        if let Err(error) = crate::config::RunConfig::open(&settings) {
                             panic!("{cell}: {error}");
                         }
                     }
@@ -276,7 +277,7 @@ mod tests {
             paper: String::new(),
         };
         let column = Column { name: String::new(), x: None, with: with("train.batch = 8") };
-        let table = study.settings(&row, &column, 5).0;
+        let table = study.settings(&row, &column, 5).table().clone();
         assert_eq!(table["train"]["batch"].as_integer(), Some(8));
         assert_eq!(table["learning_rate"]["base"].as_float(), Some(9.0));
         assert_eq!(table["method"]["kind"].as_str(), Some("simclr"), "tuned settings name the method");

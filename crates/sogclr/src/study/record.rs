@@ -1,6 +1,9 @@
 //! One finished run of a study as a small file, so that studies grow over days and share runs.
 
 use crate::config::{Overrides, RunConfig};
+use crate::data::Modality;
+use crate::eval::{Measured, Retrieval};
+use crate::provenance::Provenance;
 use crate::storage::{StorageError, read, write_atomic};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -22,25 +25,73 @@ pub struct Record {
     pub config: Value,
     pub data: String,
     pub images: usize,
-    pub result: Value,
+    pub result: Outcome,
     /// Along training, where checkpoints were kept.
     pub curve: Vec<CurvePoint>,
     pub seconds: f64,
     pub peak_rss_mb: Option<f64>,
     pub threads: usize,
     pub processor: String,
+    /// Who trained; absent in records of before there were versions, whose numerics are 0.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub provenance: Option<Provenance>,
+}
+
+/// What a run reached.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Outcome {
+    /// An encoder of images.
+    Images(Measured),
+    /// Two encoders of image–text pairs.
+    Pairs(Retrieval),
+}
+
+impl Outcome {
+    /// What is shown of a run: (key in files, title in tables).
+    pub fn columns(modality: Modality) -> &'static [(&'static str, &'static str)] {
+        match modality {
+            Modality::Images => &[("linear", "linear top-1 %"), ("knn", "kNN top-1 %")],
+            Modality::Pairs => &[
+                ("image_to_text", "image to text R@1 %"),
+                ("text_to_image", "text to image R@1 %"),
+                ("mean_recall", "mean recall %"),
+            ],
+        }
+    }
+
+    /// The shares in [0, 1] of [`Outcome::columns`].
+    pub fn values(&self) -> Vec<f64> {
+        match self {
+            Self::Images(found) => vec![found.linear.top1, found.knn.top1],
+            Self::Pairs(found) => vec![found.image_to_text.at1, found.text_to_image.at1, found.mean_recall],
+        }
+    }
+
+    /// The figure that studies compare.
+    pub fn headline(&self) -> f64 {
+        match self {
+            Self::Images(found) => found.linear.top1,
+            Self::Pairs(found) => found.mean_recall,
+        }
+    }
 }
 
 impl Record {
+    /// The version of the numerics that the run was computed with.
+    pub fn numerics(&self) -> u32 {
+        self.provenance.as_ref().map_or(0, |origin| origin.numerics)
+    }
+
     /// Names a run by its settings: method, batch, seed and a hash of everything.
     pub fn key(settings: &Overrides) -> String {
         let at = |section: &str, key: &str| {
-            let value = settings.0.get(section).and_then(|table| table.get(key));
+            let value = settings.table().get(section).and_then(|table| table.get(key));
             value.map(|value| value.to_string().trim_matches('"').to_owned())
         };
-        let text = serde_json::to_string(&settings.0).expect("plain data");
+        let text = serde_json::to_string(settings.table()).expect("plain data");
         let hash = blake3::hash(text.as_bytes()).to_hex();
-        let seed = settings.0.get("seed").and_then(toml::Value::as_integer).unwrap_or_default();
+        let seed = settings.table().get("seed").and_then(toml::Value::as_integer).unwrap_or_default();
         let method = at("method", "kind").unwrap_or_else(|| "sogclr".into());
         let batch = at("train", "batch").unwrap_or_default();
         format!("{method}-b{batch}-seed{seed}-{}", &hash[..12])
@@ -83,7 +134,7 @@ mod tests {
     use super::*;
 
     fn settings(text: &str) -> Overrides {
-        Overrides(text.parse().unwrap())
+        text.parse::<toml::Table>().unwrap().into()
     }
 
     #[test]
@@ -102,17 +153,19 @@ mod tests {
     fn a_record_is_read_as_it_was_written() {
         let folder = tempfile::tempdir().unwrap();
         assert_eq!(Record::load(folder.path(), "none").unwrap(), None);
+        let half = crate::eval::Accuracy { top1: 0.5, top5: 0.9, interval: [0.4, 0.6], images: 10 };
         let record = Record {
             // Not every reader of numbers gives this one back.
             config: serde_json::json!({ "seed": 1, "mean": 0.457_827_508_449_554_44 }),
             data: "toy".into(),
             images: 3,
-            result: serde_json::json!({ "linear": { "top1": 0.5 } }),
+            result: Outcome::Images(Measured { linear: half, linear_train: half, knn: half }),
             curve: vec![CurvePoint { epoch: 2.0, test: 0.1, train: 0.3 }],
             seconds: 1.5,
             peak_rss_mb: None,
             threads: 2,
             processor: "p".into(),
+            provenance: Some(Provenance::of("test")),
         };
         record.save(folder.path(), "one").unwrap();
         assert_eq!(Record::load(folder.path(), "one").unwrap(), Some(record));

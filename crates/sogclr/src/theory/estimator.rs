@@ -4,7 +4,7 @@
 //! expectations are taken of c, `[n·M, d]`, and one backward pass through the network turns their mean into E(m).
 
 use crate::loss::{EmbeddingSets, Loss, LossError, LossInput, SetName};
-use crate::math::{Matrix, Purpose, SampleRng, UnitRows};
+use crate::math::{Matrix, Purpose, SampleRng};
 use crate::state::{LOG_U, SampleState};
 use ndarray::{Array2, Axis};
 use std::ops::Range;
@@ -66,22 +66,10 @@ impl<'a> Estimator<'a> {
 
     /// ∂L/∂h for the raw embeddings of both views of one batch; the state moves on.
     pub fn step(&mut self, images: &[usize], views: [Matrix; 2]) -> Result<[Matrix; 2], LossError> {
-        let [first, second] = views.map(UnitRows::new);
+        let [first, second] = views;
         let sets = EmbeddingSets::new(vec![(SetName::View(0), first), (SetName::View(1), second)]);
-        let out = self.loss.forward(&LossInput {
-            sets: &sets,
-            ids: images,
-            labels: None,
-            queue: None,
-            large_views: 2,
-            ours: 0..images.len(),
-            state: &self.state,
-            epoch: 0,
-        })?;
-        let mut dh = Vec::with_capacity(2);
-        for (name, dz) in out.grads {
-            dh.push(sets.get(name)?.backward(0, dz) * self.scale as f32);
-        }
+        let out = self.loss.forward(&LossInput::new(&sets, images, &self.state))?;
+        let mut dh: Vec<Matrix> = out.grads.into_iter().map(|(_, dh)| dh * self.scale as f32).collect();
         if !self.is_fixed {
             self.state.commit(out.update);
         }
@@ -145,6 +133,7 @@ impl<'a> Estimator<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::math::UnitRows;
     use crate::theory::{
         EstimatorKind, Version, global_objective, gradient_given_u, log_image_normalisers, through_norm,
     };

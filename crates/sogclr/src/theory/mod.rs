@@ -13,4 +13,4 @@ pub use convergence::{Descent, LinearProblem, Point, first_below};
 pub use epsilon::{epsilon_squares, similarity_variance};
 pub use estimator::{Draw, Estimator, FiniteProblem};
 pub use objective::{Version, global_objective, gradient_given_u, log_image_normalisers, through_norm};
-pub use probe::Probe;
+pub use probe::{Probe, ProbeError};

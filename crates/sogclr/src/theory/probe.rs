@@ -1,10 +1,14 @@
 //! Parameter space: pulls coefficients ∂L/∂h back through a frozen network, h ↦ Σ cᵀ·∂h/∂w.
 
 use super::{FiniteProblem, Version, global_objective, through_norm};
-use crate::encoder::{Model, Pass};
-use crate::math::{Matrix, UnitRows};
-use crate::optim::NamedGrads;
-use burn::tensor::{Device, Tensor, TensorData};
+use crate::batch::{Crops, render};
+use crate::config::RunConfig;
+use crate::data::{DataError, Split};
+use crate::encoder::{BufferUpdates, Compute, Model, Pass, apply_buffers};
+use crate::math::{Matrix, Purpose, SampleRng, UnitRows};
+use crate::optim::{NamedGrads, pull_back};
+use crate::params::{NamedTensors, ParamError, import, to_matrix};
+use burn::tensor::Tensor;
 use ndarray::{Array2, Axis};
 
 /// Images that go through the network at once.
@@ -13,35 +17,49 @@ const CHUNK: usize = 256;
 /// A network in inference mode, so that an embedding is a function of its image alone, and all images of a finite problem.
 pub struct Probe {
     model: Model,
-    /// `[rows, 3, size, size]`
-    pixels: Vec<f32>,
-    size: usize,
+    /// One crop for each augmentation, image after image.
+    views: Crops,
     augmentations: usize,
-    device: Device,
+    compute: Compute,
 }
 
 impl Probe {
-    pub fn new(model: Model, pixels: Vec<f32>, size: usize, augmentations: usize, device: Device) -> Self {
-        Self { model, pixels, size, augmentations, device: device.autodiff() }
+    /// `views` holds `augmentations` crops of each image, one after the other.
+    pub fn new(model: Model, views: Crops, augmentations: usize, compute: &Compute) -> Self {
+        Self { model, views, augmentations, compute: compute.autodiff() }
     }
 
-    fn area(&self) -> usize {
-        3 * self.size * self.size
+    /// `images` images of a run's data, drawn by `seed`, through `augmentations` views each, and the run's network with `weights`;
+    /// without them one as it is drawn, whose batch norm has seen the images.
+    pub fn of_run(
+        config: &RunConfig,
+        split: &Split,
+        images: usize,
+        augmentations: usize,
+        seed: u64,
+        weights: Option<&NamedTensors>,
+        compute: &Compute,
+    ) -> Result<Self, ProbeError> {
+        let views = views_of(config, split, images, augmentations, seed, compute)?;
+        let model = Model::new(&config.model(), config.seed, &compute.autodiff());
+        let model = match weights {
+            Some(weights) => import(model, weights)?,
+            None => calibrated(model, &views, compute),
+        };
+        Ok(Self::new(model, views, augmentations, compute))
     }
 
-    fn images_of(&self, rows: &[usize], device: &Device) -> Tensor<4> {
-        let area = self.area();
-        let pixels: Vec<f32> = rows.iter().flat_map(|row| &self.pixels[row * area..][..area]).copied().collect();
-        Tensor::from_data(TensorData::new(pixels, [rows.len(), 3, self.size, self.size]), device)
+    fn images_of(&self, rows: &[usize], compute: &Compute) -> Tensor<4> {
+        self.views.tensor(0..1, rows, compute.device())
     }
 
     /// Embeddings of all augmentations.
     pub fn problem(&self) -> FiniteProblem {
-        let rows: Vec<usize> = (0..self.pixels.len() / self.area()).collect();
-        let device = self.device.clone().inner();
+        let rows: Vec<usize> = (0..self.views.pixels.len() / self.views.area()).collect();
+        let compute = self.compute.inner();
         let blocks: Vec<Matrix> = rows
             .chunks(CHUNK)
-            .map(|rows| matrix(self.model.forward(self.images_of(rows, &device), &mut Pass::Eval)))
+            .map(|rows| to_matrix(self.model.forward(self.images_of(rows, &compute), &mut Pass::Eval)))
             .collect();
         let views: Vec<_> = blocks.iter().map(|block| block.view()).collect();
         let embeddings = ndarray::concatenate(Axis(0), &views).expect("blocks have one dimension");
@@ -62,42 +80,83 @@ impl Probe {
     pub fn pull_back(&self, rows: &[usize], dh: &Array2<f64>) -> Vec<f64> {
         let mut all = NamedGrads::default();
         for (rows, dh) in rows.chunks(CHUNK).zip(dh.axis_chunks_iter(Axis(0), CHUNK)) {
-            let h = self.model.forward(self.images_of(rows, &self.device), &mut Pass::Eval);
-            let dh: Vec<f32> = dh.iter().map(|v| *v as f32).collect();
-            let dh = Tensor::<2>::from_data(TensorData::new(dh, h.dims()), &self.device);
-            // The gradients of Σ h·dh.
-            let mut gradients = (h * dh).sum().backward();
+            let h = self.model.forward(self.images_of(rows, &self.compute), &mut Pass::Eval);
+            let mut gradients = pull_back([(h, dh.mapv(|v| v as f32))]);
             all.add(NamedGrads::collect(&self.model, &mut gradients));
         }
         all.into_values()
     }
 }
 
-fn matrix(h: Tensor<2>) -> Matrix {
-    let (dims, values) = (h.dims(), h.into_data().try_to_vec::<f32>().expect("embeddings are f32"));
-    Matrix::from_shape_vec(dims, values).expect("as many values as the shape says")
+/// What keeps a probe from being made.
+#[derive(Debug, thiserror::Error)]
+pub enum ProbeError {
+    /// An image cannot be read.
+    #[error(transparent)]
+    Data(#[from] DataError),
+    /// The weights are of another model.
+    #[error(transparent)]
+    Weights(#[from] ParamError),
+}
+
+fn views_of(
+    config: &RunConfig,
+    split: &Split,
+    images: usize,
+    augmentations: usize,
+    seed: u64,
+    compute: &Compute,
+) -> Result<Crops, DataError> {
+    let (group, layout) = (&config.augment.views[0], compute.layout());
+    let mut views = Crops::new(1, group.size, config.augment.channels(), images * augmentations, layout);
+    let area = views.area();
+    // Folders come class after class: the first images would be of one class.
+    let mut ids = SampleRng::new(seed, Purpose::Theory, 0, 0, 1).permutation(split.len());
+    ids.truncate(images);
+    let places: Vec<&mut [f32]> = views.pixels.chunks_exact_mut(augmentations * area).collect();
+    render(split, &config.augment, layout, &ids, places, |augmenter, image, id, out| {
+        for (view, out) in out.chunks_exact_mut(area).enumerate() {
+            augmenter.view(image, group, &mut SampleRng::augment(seed, 0, id, view), out);
+        }
+    })?;
+    Ok(views)
+}
+
+/// An untrained model whose batch norm knows the images.
+fn calibrated(mut model: Model, views: &Crops, compute: &Compute) -> Model {
+    const VIEWS: usize = 256;
+    const REPEATS: usize = 30;
+    let count = (views.pixels.len() / views.area()).min(VIEWS);
+    let rows: Vec<usize> = (0..count).collect();
+    for _ in 0..REPEATS {
+        let mut updates = BufferUpdates::default();
+        model.forward(views.tensor(0..1, &rows, compute.inner().device()), &mut Pass::Train(&mut updates));
+        model = apply_buffers(model, &mut updates);
+    }
+    model
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::encoder::{EncoderConfig, EncoderName, HeadConfig, ModelConfig, NamedTensors, export, import};
-    use crate::math::SampleRng;
+    use crate::encoder::{HeadConfig, ModelConfig, ResNetConfig, ResNetName};
+    use crate::params::export;
 
     /// F changes along a direction in all parameters as the gradient says: none is missing or in another's place.
     #[test]
     fn the_exact_gradient_is_that_of_every_parameter() {
         let (size, augmentations) = (8, 2);
-        let encoder = EncoderConfig { width: 0.25, ..EncoderConfig::for_size(EncoderName::Resnet8, size) };
-        let head = Some(HeadConfig { layers: 2, hidden: 8, output: 4, norm: true });
-        let config = ModelConfig { encoder, head, text: None, image_size: size };
-        let device = Device::default();
+        let encoder = ResNetConfig { width: 0.25, ..ResNetConfig::for_size(ResNetName::Resnet8, size) }.into();
+        let head = Some(HeadConfig { layers: 2, hidden: 8, output: 4, norm: true, norm_output: true });
+        let config = ModelConfig { encoder, head, text: None, image_size: size, channels: 3 };
+        let compute = Compute::cpu();
         let mut rng = SampleRng::weights(1, "theory.probe.test");
         let pixels: Vec<f32> = (0..4 * augmentations * 3 * size * size).map(|_| rng.normal()).collect();
         let probe_of = |weights: Option<&NamedTensors>| {
-            let model = Model::new(&config, 0, &device.clone().autodiff());
+            let model = Model::new(&config, 0, &compute.autodiff());
             let model = weights.map_or_else(|| model.clone(), |weights| import(model.clone(), weights).unwrap());
-            Probe::new(model, pixels.clone(), size, augmentations, device.clone())
+            let views = Crops { pixels: pixels.clone(), ..Crops::new(1, size, 3, 4 * augmentations, compute.layout()) };
+            Probe::new(model, views, augmentations, &compute)
         };
         // A residual block begins as zero, where the rectifier has a kink.
         let is_trained = |name: &str| !name.contains("running_");

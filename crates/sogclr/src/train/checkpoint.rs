@@ -1,7 +1,8 @@
 //! Checkpoints: everything that decides the rest of the run, in one safetensors file.
 
 use super::{TrainError, metrics::Window};
-use crate::encoder::{HostTensor, NamedTensors};
+use crate::params::{HostTensor, NamedTensors};
+use crate::provenance::Provenance;
 use crate::state::SampleState;
 use crate::storage::{load_tensors, save_tensors};
 use serde::{Deserialize, Serialize};
@@ -23,6 +24,13 @@ struct Header {
     #[serde(default)]
     config: Value,
     window: Window,
+    /// Absent in checkpoints of before there were versions.
+    #[serde(default = "unversioned")]
+    provenance: Provenance,
+}
+
+fn unversioned() -> Provenance {
+    Provenance { program: "sogclr".into(), numerics: 0 }
 }
 
 /// The state of a run after `step` steps.
@@ -37,6 +45,8 @@ pub struct Checkpoint {
     pub state: SampleState,
     /// Sums since the last line of metrics, so that the next line does not depend on an interruption.
     pub window: Window,
+    /// Who wrote it.
+    pub provenance: Provenance,
 }
 
 impl Checkpoint {
@@ -48,6 +58,7 @@ impl Checkpoint {
             method: self.method.clone(),
             config: self.config.clone(),
             window: self.window.clone(),
+            provenance: self.provenance.clone(),
         };
         let columns = self
             .state
@@ -103,6 +114,7 @@ impl Checkpoint {
             method_tensors: group("method"),
             state: SampleState::from_columns(header.samples, columns),
             window: header.window,
+            provenance: header.provenance,
         })
     }
 

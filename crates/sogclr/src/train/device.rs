@@ -1,16 +1,14 @@
-//! From a device's name to burn's device.
+//! From a device's name to where tensors are computed.
 
 use super::TrainError;
 use crate::config::DeviceName;
-use burn::tensor::Device;
+use crate::encoder::Compute;
 
 /// Opens the device. A GPU that is not there is an error here, not a crash in the first step.
-pub fn open_device(name: DeviceName) -> Result<Device, TrainError> {
+pub fn open_device(name: DeviceName) -> Result<Compute, TrainError> {
     match name {
-        DeviceName::Cpu | DeviceName::CpuExact => {
-            sogclr_kernels::force_direct(name == DeviceName::CpuExact);
-            Ok(Device::flex())
-        }
+        DeviceName::Cpu => Ok(Compute::cpu()),
+        DeviceName::CpuExact => Ok(Compute::cpu_exact()),
         #[cfg(feature = "wgpu")]
         DeviceName::Wgpu => probe("wgpu", || Device::wgpu(burn::tensor::DeviceKind::DefaultDevice)),
         #[cfg(feature = "cuda")]
@@ -22,19 +20,20 @@ pub fn open_device(name: DeviceName) -> Result<Device, TrainError> {
     }
 }
 
-/// Runs one addition on the device: GPU runtimes report a missing driver by a panic at first use.
 #[cfg(any(feature = "wgpu", feature = "cuda"))]
-fn probe(name: &'static str, open: impl FnOnce() -> Device + std::panic::UnwindSafe) -> Result<Device, TrainError> {
-    let hook = std::panic::take_hook();
-    std::panic::set_hook(Box::new(|_| {}));
+use burn::tensor::Device;
+
+/// Runs one addition on the device: GPU runtimes report a missing driver by a panic at first use, whose own words stand before
+/// our error.
+#[cfg(any(feature = "wgpu", feature = "cuda"))]
+fn probe(name: &'static str, open: impl FnOnce() -> Device + std::panic::UnwindSafe) -> Result<Compute, TrainError> {
     let outcome = std::panic::catch_unwind(|| {
         let device = open();
         let sum: f32 = burn::tensor::Tensor::<1>::ones([2], &device).sum().into_scalar();
         (device, sum)
     });
-    std::panic::set_hook(hook);
     match outcome {
-        Ok((device, sum)) if sum == 2.0 => Ok(device),
+        Ok((device, sum)) if sum == 2.0 => Ok(Compute::plain(device)),
         Ok(_) => Err(TrainError::Device { device: name, cause: "it cannot add".into() }),
         Err(panic) => {
             let text = panic.downcast_ref::<String>().cloned();

@@ -7,12 +7,10 @@ const KEPT: f64 = 1.7;
 
 /// GB that a step takes on the CPU, at the least; `None` where that is not known.
 fn step_gb(config: &RunConfig, images: usize) -> Option<f64> {
-    if !config.train.device.is_cpu() || config.encoder.is_clip() {
+    if !config.train.device.is_cpu() {
         return None;
     }
-    let of_size = |size: usize| -> usize {
-        config.encoder.convolutions(size).iter().map(|(count, conv)| count * conv.y_len()).sum()
-    };
+    let of_size = |size: usize| config.encoder.spec().activations(size, config.augment.channels());
     let values: usize = config.augment.views.iter().map(|group| group.count * of_size(group.size)).sum();
     Some(KEPT * 4e-9 * (images * values) as f64)
 }
@@ -24,19 +22,12 @@ pub fn too_large(config: &RunConfig, free_gb: f64) -> Option<String> {
     let halves = std::iter::successors(Some(chunk), |images| images.is_multiple_of(2).then_some(images / 2));
     let fits = |images: &usize| *images >= 2 && step_gb(config, *images).is_some_and(|gb| gb < 0.5 * free_gb);
     let advice = match halves.into_iter().find(fits) {
-        Some(images) => format!("add --micro-batch {images}, or lower --batch"),
-        None => "choose a smaller --encoder, --image-size or --batch".into(),
+        Some(images) => format!("set train.micro_batch to {images}, or lower train.batch"),
+        None => "choose a smaller encoder.name, data.image_size or train.batch".into(),
     };
     Some(format!(
         "a step of {chunk} images needs at least {needed:.0} GB of memory, {free_gb:.0} GB are free: {advice}"
     ))
-}
-
-/// Memory that can be had without swapping, where the system tells.
-pub fn free_memory_gb() -> Option<f64> {
-    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
-    Some(line.trim().strip_suffix("kB")?.trim().parse::<f64>().ok()? * 1024e-9)
 }
 
 #[cfg(test)]
@@ -50,9 +41,9 @@ mod tests {
         for setting in ["encoder.name=resnet50", "data.image_size=224", "train.batch=256"] {
             overrides.set(setting).unwrap();
         }
-        let (mut config, _) = RunConfig::resolve(&overrides).unwrap();
+        let (mut config, _) = RunConfig::open(&overrides).unwrap();
         let problem = too_large(&config, 24.0).unwrap();
-        assert!(problem.contains("at least 39 GB") && problem.contains("--micro-batch 64"), "{problem}");
+        assert!(problem.contains("at least 39 GB") && problem.contains("train.micro_batch to 64"), "{problem}");
         assert_eq!(too_large(&config, 64.0), None);
         config.train.micro_batch = Some(64);
         assert_eq!(too_large(&config, 24.0), None);

@@ -18,8 +18,9 @@ pub struct Metric {
     pub epoch: f64,
     /// Mean since the last line; likewise the objective.
     pub loss: f64,
-    /// Running estimate of the global objective.
-    pub objective: f64,
+    /// Running estimate of the global objective; absent for methods that contrast nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub objective: Option<f64>,
     pub lr: f64,
     /// Of this step's batch.
     #[serde(flatten)]
@@ -36,16 +37,22 @@ pub struct Metric {
 pub struct Window {
     pub steps: usize,
     pub loss: f64,
-    pub objective: f64,
+    #[serde(default)]
+    pub objective: Option<f64>,
     pub seconds: f64,
     pub waited: f64,
 }
 
 impl Window {
+    /// The sum that a verdict watches: the objective, or the loss of a method without one.
+    pub(super) fn falling(&self) -> f64 {
+        self.objective.unwrap_or(self.loss)
+    }
+
     pub(super) fn add(&mut self, out: &StepOutput, elapsed: Duration, waited: Duration) {
         self.steps += 1;
         self.loss += out.loss;
-        self.objective += out.objective;
+        self.objective = out.objective.map(|new| self.objective.unwrap_or(0.0) + new);
         self.seconds += elapsed.as_secs_f64();
         self.waited += waited.as_secs_f64();
     }
@@ -116,7 +123,7 @@ mod tests {
             step,
             epoch: 0.5,
             loss: -1.0,
-            objective: 0.25,
+            objective: Some(0.25),
             lr: 0.1,
             signals,
             verdict: Verdict::Learning,

@@ -4,9 +4,13 @@
 use super::{Checkpoint, TrainError};
 use crate::config::{Overrides, RunConfig};
 use crate::data::{DataConfig, DataError, Dataset, Manifest};
-use crate::encoder::{NamedTensors, to_open_clip};
+use crate::encoder::{load_script, to_open_clip};
 use crate::loss::{GLOBAL_TAU, LOG_SCALE};
+use crate::params::NamedTensors;
+use crate::provenance::Provenance;
 use crate::storage::{StorageError, read, save_tensors, write_atomic};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
@@ -23,7 +27,12 @@ pub struct Run {
 
 impl Run {
     /// Makes a new folder and writes configuration and manifest; refuses one that holds anything.
-    pub fn create(folder: &Path, config: RunConfig, manifest: &Manifest) -> Result<Self, TrainError> {
+    pub fn create(
+        folder: &Path,
+        config: RunConfig,
+        manifest: &Manifest,
+        provenance: &Provenance,
+    ) -> Result<Self, TrainError> {
         refuse_existing(folder)?;
         let checkpoints = folder.join("checkpoints");
         std::fs::create_dir_all(&checkpoints)
@@ -33,7 +42,10 @@ impl Run {
         if let Some(open_clip) = config.model().open_clip() {
             write_atomic(&folder.join("open_clip.json"), format!("{open_clip:#}\n").as_bytes())?;
         }
-        let script = config.encoder.load_script(&config.augment, config.text.as_ref().map(|text| text.context));
+        let (model, augment) = (config.model(), &config.augment);
+        let script = load_script(&model, augment.centre_resize(model.image_size), &augment.mean, &augment.std);
+        let origin = serde_json::to_string_pretty(provenance).expect("plain data") + "\n";
+        write_atomic(&folder.join("provenance.json"), origin.as_bytes())?;
         write_atomic(&folder.join("load.py"), script.as_bytes())?;
         write_atomic(&folder.join("config.toml"), config.to_toml().as_bytes())?;
         Ok(Self { folder: folder.to_owned(), config, _lock: lock })
@@ -60,10 +72,8 @@ impl Run {
         if !path.exists() {
             return Err(TrainError::NotARun(folder.to_owned()));
         }
-        let table = Overrides::from_file(&path)?.0;
-        let config = table.try_into().map_err(|error: toml::de::Error| TrainError::Checkpoint {
-            path,
-            cause: error.to_string().trim().replace('\n', " "),
+        let config = Overrides::from_file(&path)?.table().clone().try_into().map_err(|error: toml::de::Error| {
+            TrainError::Checkpoint { path, cause: error.to_string().trim().replace('\n', " ") }
         })?;
         Ok(config)
     }
@@ -79,17 +89,16 @@ impl Run {
         let everything = DataConfig { limit: None, ..config.data.clone() };
         let DataConfig { path, pairs, images, .. } = &config.data;
         let is_own = |missing: &PathBuf| [path, pairs, images].into_iter().flatten().any(|own| own == missing);
-        let mut data = Dataset::open(&everything, config.seed).map_err(|error| match error {
+        let data = Dataset::open(&everything, config.seed).map_err(|error| match error {
             DataError::NotFound(path) if is_own(&path) => DataError::Moved { path, config: folder.join("config.toml") },
             other => other,
         })?;
-        let path = folder.join("manifest.jsonl");
-        let text = String::from_utf8_lossy(&read(&path)?).into_owned();
-        let manifest = Manifest::from_jsonl(&text)
-            .map_err(|error| DataError::Format { path, cause: format!("broken manifest ({error})") })?;
-        manifest.verify(&mut data.train)?;
-        config.validate(data.train.len())?;
-        Ok(data)
+        narrowed(folder, config, data)
+    }
+
+    /// Images that a program brings itself, narrowed to the run's manifest and checked against it.
+    pub fn check_data(&self, data: Dataset) -> Result<Dataset, TrainError> {
+        narrowed(&self.folder, &self.config, data)
     }
 
     pub fn folder(&self) -> &Path {
@@ -121,9 +130,10 @@ impl Run {
 
     /// The encoder alone with torchvision's names, or both encoders of image–text pairs with open_clip's.
     fn exported(&self, checkpoint: &Checkpoint) -> NamedTensors {
-        let Some(temperature) = self.config.method.spec().pair_temperature() else {
+        if self.config.text.is_none() {
             return checkpoint.encoder();
-        };
+        }
+        let temperature = self.config.method.spec().temperature().unwrap_or(1.0);
         let learned = |name: &str| Some(f64::from(*checkpoint.method_tensors.get(name)?.values.first()?));
         let log_scale = learned(LOG_SCALE).or_else(|| Some(-learned(GLOBAL_TAU)?.ln()));
         to_open_clip(&checkpoint.model, log_scale.unwrap_or(-temperature.ln()))
@@ -162,9 +172,14 @@ impl Run {
         checkpoint_steps(folder).last().copied()
     }
 
-    /// One entry of `summary.json`; `train` is there once training has finished.
-    pub fn read_entry(folder: &Path, key: &str) -> Option<Value> {
-        Self::read_summary(folder).ok()?.remove(key)
+    /// One entry of `summary.json`, where it is there and of that type.
+    pub fn read_entry<T: DeserializeOwned>(folder: &Path, key: &str) -> Option<T> {
+        serde_json::from_value(Self::read_summary(folder).ok()?.remove(key)?).ok()
+    }
+
+    /// As [`Run::read_entry`].
+    pub fn entry<T: DeserializeOwned>(&self, key: &str) -> Option<T> {
+        Self::read_entry(&self.folder, key)
     }
 
     fn read_summary(folder: &Path) -> Result<Map<String, Value>, StorageError> {
@@ -177,7 +192,7 @@ impl Run {
     }
 
     /// Sets one entry of `summary.json`, keeping the others.
-    pub fn summarise(folder: &Path, key: &str, value: Value) -> Result<(), StorageError> {
+    pub fn set_entry(folder: &Path, key: &str, value: &impl Serialize) -> Result<(), StorageError> {
         let path = folder.join("summary.json");
         // One at a time: two that evaluate a run at once would lose one of the results.
         let turn = folder.join(".summary.lock");
@@ -185,10 +200,22 @@ impl Run {
         // A file system without locks is no reason to refuse.
         let _ = turn.lock();
         let mut summary = Self::read_summary(folder)?;
+        let value = serde_json::to_value(value).expect("plain data");
         summary.insert(key.to_owned(), value);
         let text = serde_json::to_string_pretty(&summary).expect("plain data") + "\n";
         write_atomic(&path, text.as_bytes())
     }
+}
+
+/// The data of a run as its manifest has it.
+fn narrowed(folder: &Path, config: &RunConfig, mut data: Dataset) -> Result<Dataset, TrainError> {
+    let path = folder.join("manifest.jsonl");
+    let text = String::from_utf8_lossy(&read(&path)?).into_owned();
+    let manifest = Manifest::from_jsonl(&text)
+        .map_err(|error| DataError::Format { path, cause: format!("broken manifest ({error})") })?;
+    manifest.verify(&mut data.train)?;
+    config.validate(&data.describe())?;
+    Ok(data)
 }
 
 fn checkpoint_path(folder: &Path, step: usize) -> PathBuf {

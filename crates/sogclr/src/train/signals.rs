@@ -8,6 +8,7 @@
 //! - spread: √d · mean over dimensions of the standard deviation over i; 0 for one point, 1 for an even sphere
 //! - effective rank: exp(−Σ pₖ ln pₖ) with pₖ = σₖ/Σσ, the singular values of a; from 1 to min(B, d)
 
+use crate::cpu::Isa;
 use crate::loss::{EmbeddingSets, SetName};
 use crate::math::{Matrix, UnitRows, map_rows};
 use nalgebra::DMatrix;
@@ -26,23 +27,23 @@ pub struct Signals {
 
 impl Signals {
     /// `None` without something to compare the first view with.
-    pub fn of(sets: &EmbeddingSets) -> Option<Self> {
-        let a = sets.get(SetName::View(0)).ok()?;
+    pub fn of(sets: &EmbeddingSets, isa: Isa) -> Option<Self> {
+        let a = sets.get(SetName::View(0)).ok()?.unit();
         let others = [SetName::View(1), SetName::Key(1), SetName::Text];
-        let b = others.into_iter().find_map(|name| sets.get(name).ok())?;
-        Some(Self::between(a, b))
+        let b = others.into_iter().find_map(|name| sets.get(name).ok())?.unit();
+        Some(Self::between(a, b, isa))
     }
 
-    fn between(a: &UnitRows, b: &UnitRows) -> Self {
+    fn between(a: &UnitRows, b: &UnitRows, isa: Isa) -> Self {
         let (batch, dim) = a.matrix().dim();
         let rows = batch as f64;
-        let found = map_rows(a.matrix().view(), b.matrix().view(), |i, s| {
+        let found = map_rows(isa, a.matrix().view(), b.matrix().view(), |i, s| {
             let is_first = s.iter().enumerate().all(|(j, &other)| j == i || other < s[i]);
             (is_first, f64::from(s[i]))
         });
         // ‖x − y‖² = 2 − 2x·y on the sphere
         let alignment = found.iter().map(|(_, s)| 2.0 - 2.0 * s).sum::<f64>() / rows;
-        let close = map_rows(a.matrix().view(), a.matrix().view(), |i, s| {
+        let close = map_rows(isa, a.matrix().view(), a.matrix().view(), |i, s| {
             let others = s.iter().enumerate().filter(|&(j, _)| j != i);
             others.map(|(_, &s)| (-4.0 * (1.0 - f64::from(s))).exp()).sum::<f64>()
         });
@@ -135,7 +136,7 @@ mod tests {
         // Three directions; the third sample's views are swapped with the first's.
         let a = unit(array![[1.0, 0.0], [0.0, 1.0], [-1.0, 0.0]]);
         let b = unit(array![[-1.0, 0.0], [0.0, 1.0], [1.0, 0.0]]);
-        let signals = Signals::between(&a, &b);
+        let signals = Signals::between(&a, &b, Isa::best());
         assert!((signals.accuracy - 1.0 / 3.0).abs() < 1e-12);
         assert!((signals.alignment - 8.0 / 3.0).abs() < 1e-6, "4, 0 and 4");
         // ‖·‖² is 2, 4, 2 for the three pairs.
@@ -153,7 +154,7 @@ mod tests {
     #[test]
     fn one_point_is_a_collapse_and_ties_are_not_found() {
         let a = unit(Matrix::ones((5, 3)));
-        let signals = Signals::between(&a, &a);
+        let signals = Signals::between(&a, &a, Isa::best());
         assert_eq!(signals.accuracy, 0.0);
         assert!(signals.uniformity.abs() < 1e-6 && signals.spread < 1e-6);
         assert!((signals.effective_rank - 1.0).abs() < 1e-3);

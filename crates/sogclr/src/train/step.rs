@@ -7,52 +7,94 @@
 
 use crate::batch::Batch;
 use crate::comm::Collective;
-use crate::encoder::{BufferUpdates, Model, Pass, apply_buffers};
-use crate::loss::{EmbeddingSets, LossError, LossInput, SetName};
-use crate::math::{Matrix, UnitRows};
-use crate::method::{Done, Method};
-use crate::optim::{NamedGrads, Optimizer};
+use crate::cpu::Isa;
+use crate::encoder::{BufferUpdates, Compute, Model, Pass, apply_buffers};
+use crate::loss::{EmbeddingSets, LossError, LossInput, Progress, SetName};
+use crate::math::Matrix;
+use crate::method::{Method, StepEnd};
+use crate::optim::{NamedGrads, Optimizer, pull_back};
+use crate::params::to_matrix;
 use crate::state::SampleState;
-use burn::tensor::{Device, Gradients, Tensor, TensorData};
+use burn::tensor::{Device, Gradients, Tensor};
 use ndarray::{Axis, s};
 use std::ops::Range;
 
 /// What there is to report of a step.
 pub struct StepOutput {
+    /// The loss.
     pub loss: f64,
-    pub objective: f64,
+    /// The batch's estimate of the global objective, where the method has one.
+    pub objective: Option<f64>,
     /// What was contrasted.
     pub sets: EmbeddingSets,
+}
+
+/// How a step is made.
+#[derive(Clone, Copy, Debug)]
+pub struct StepPlan {
+    /// Samples that go through the network at once.
+    pub chunk: usize,
+    /// The learning rate of this step.
+    pub lr: f64,
+    /// The largest learning rate of the run.
+    pub peak_lr: f64,
+    /// Steps of the whole run.
+    pub total_steps: usize,
+}
+
+/// What a step changes: model, optimiser, method and per-sample state.
+pub struct Learner {
+    /// `None` only while the optimiser owns it.
+    model: Option<Model>,
+    /// Updates the model and the modules of the method.
+    pub optimizer: Optimizer,
+    /// The loss and what it trains with.
+    pub method: Box<dyn Method>,
+    /// What is kept for each sample.
+    pub state: SampleState,
+    isa: Isa,
 }
 
 /// Embeddings by name, on the autodiff graph.
 type Embedded = Vec<(SetName, Tensor<2>)>;
 
-/// Advances model, optimiser, per-sample state and method by one batch, of which `chunk` samples go through the network
-/// at once.
-#[allow(clippy::too_many_arguments)] // the parts of a step, each used once
-pub fn step(
-    model: Model,
-    optimizer: &mut Optimizer,
-    method: &mut dyn Method,
-    state: &mut SampleState,
-    batch: &Batch,
-    chunk: usize,
-    comm: &dyn Collective,
-    lr: f64,
-) -> Result<(Model, StepOutput), LossError> {
-    // On a thread of the pool: its parallel parts start at once, where another thread would have to be woken for each.
-    rayon::scope(|_| {
-        let device = first_device(&model);
-        let share = batch.ours.len();
+impl Learner {
+    /// The parts of a run before its first step, on `samples` images.
+    pub fn new(model: Model, optimizer: Optimizer, method: Box<dyn Method>, samples: usize, compute: &Compute) -> Self {
+        let state = SampleState::new(samples, method.loss().columns());
+        let isa = compute.engine().map_or(Isa::best(), |engine| engine.isa);
+        Self { model: Some(model), optimizer, method, state, isa }
+    }
+
+    /// The model as it is now.
+    pub fn model(&self) -> &Model {
+        self.model.as_ref().expect("between updates")
+    }
+
+    /// Replaces the model.
+    pub fn set_model(&mut self, model: Model) {
+        self.model = Some(model);
+    }
+
+    /// Advances by one batch. An error leaves everything as it was.
+    pub fn step(&mut self, batch: &Batch, plan: &StepPlan, comm: &dyn Collective) -> Result<StepOutput, LossError> {
+        // On a thread of the pool: its parallel parts start at once, where another thread would have to be woken for each.
+        rayon::scope(|_| self.step_in_pool(batch, plan, comm))
+    }
+
+    fn step_in_pool(&mut self, batch: &Batch, plan: &StepPlan, comm: &dyn Collective) -> Result<StepOutput, LossError> {
+        let (model, method) = (self.model(), self.method.as_ref());
+        let device = first_device(model);
+        let (share, chunk) = (batch.ours.len(), plan.chunk);
         let chunks: Vec<Range<usize>> =
             (0..share).step_by(chunk).map(|first| first..(first + chunk).min(share)).collect();
+        let at = Progress { step: batch.step, total_steps: plan.total_steps, epoch: batch.epoch };
         let mut updates = BufferUpdates::default();
 
         // h [share, dim] of each set; a batch in one piece keeps its graph
         let mut kept = None;
         let mut raw: Vec<(SetName, Matrix)> = if let [whole] = &chunks[..] {
-            let embedded = embed(&model, method, batch, whole.clone(), &device, &mut Pass::Train(&mut updates));
+            let embedded = embed(model, method, batch, whole.clone(), &device, &mut Pass::Train(&mut updates));
             let raw = to_host(&embedded);
             kept = Some(embedded);
             raw
@@ -61,51 +103,57 @@ pub fn step(
             let device = device.clone().inner();
             let pieces = chunks
                 .iter()
-                .map(|rows| to_host(&embed(&model, method, batch, rows.clone(), &device, &mut Pass::Batch)));
+                .map(|rows| to_host(&embed(model, method, batch, rows.clone(), &device, &mut Pass::Batch)));
             stack(pieces.collect())
         };
         raw.extend(method.keys(batch, chunk));
 
-        // z [B, dim] of each set, over all ranks
-        let unit = |(name, h): (SetName, Matrix)| (name, UnitRows::new(comm.all_gather(h)));
-        let sets = EmbeddingSets::new(raw.into_iter().map(unit).collect());
+        // h [B, dim] of each set, over all ranks
+        let sets = EmbeddingSets::new(raw.into_iter().map(|(name, h)| (name, comm.all_gather(h))).collect());
         let out = method.loss().forward(&LossInput {
-            sets: &sets,
-            ids: &batch.ids,
             labels: batch.labels.as_deref(),
             queue: method.queue(),
             large_views: batch.crops[0].count,
             ours: batch.ours.clone(),
-            state,
-            epoch: batch.epoch,
+            at,
+            isa: self.isa,
+            ..LossInput::new(&sets, &batch.ids, &self.state)
         })?;
         if !out.loss.is_finite() {
             return Err(LossError::NonFiniteLoss);
         }
 
-        // ∂L/∂h [share, dim]
-        let mut dh = Vec::with_capacity(out.grads.len());
-        for (name, dz) in out.grads {
-            dh.push((name, sets.get(name)?.backward(batch.ours.start, dz)));
-        }
         let (mut grads, mut modules) = (NamedGrads::default(), NamedGrads::default());
         for rows in chunks {
             let embedded = kept
                 .take()
-                .unwrap_or_else(|| embed(&model, method, batch, rows.clone(), &device, &mut Pass::Train(&mut updates)));
-            let mut gradients = backward(embedded, &dh, rows, &device);
-            grads.add(NamedGrads::collect(&model, &mut gradients));
+                .unwrap_or_else(|| embed(model, method, batch, rows.clone(), &device, &mut Pass::Train(&mut updates)));
+            let mut gradients = backward(&embedded, &out.grads, rows)?;
+            drop(embedded);
+            grads.add(NamedGrads::collect(model, &mut gradients));
             modules.add(method.collect(&mut gradients));
         }
         let reduce = |grads: NamedGrads| grads.map(|grad| comm.all_reduce_tensor(grad));
         let (grads, modules) = (reduce(grads), reduce(modules));
 
-        let model = apply_buffers(optimizer.step(model, grads, lr), &mut updates);
-        state.commit(out.update);
-        let parameters = out.parameter_grads;
-        method.after_step(Done { model: &model, optimizer, sets: &sets, modules, buffers: updates, parameters, lr });
-        Ok((model, StepOutput { loss: out.loss, objective: out.objective, sets }))
-    })
+        // Nothing below can fail.
+        let model = self.model.take().expect("between updates");
+        let model = apply_buffers(self.optimizer.step(model, grads, plan.lr), &mut updates);
+        let model = self.model.insert(model);
+        self.state.commit(out.update);
+        self.method.after_step(StepEnd {
+            model,
+            optimizer: &mut self.optimizer,
+            sets: &sets,
+            modules,
+            buffers: updates,
+            parameters: out.parameter_grads,
+            lr: plan.lr,
+            peak_lr: plan.peak_lr,
+            at,
+        });
+        Ok(StepOutput { loss: out.loss, objective: out.objective, sets })
+    }
 }
 
 /// Every set of the samples `rows`: one forward pass for each size of crop and group of batch norm.
@@ -140,8 +188,8 @@ fn embed(
             let (ids, ends) = texts.rows(rows);
             sets.push((SetName::Text, text.forward(&ids, &ends, device)));
         }
-        let companions = method.companions(model, batch, rows, &sets, pass);
-        sets.extend(companions);
+        let further = method.further_sets(model, batch, rows, &sets, pass);
+        sets.extend(further);
         sets
     });
     let first = groups.next().expect("a batch is not empty");
@@ -157,14 +205,16 @@ fn embed(
 }
 
 /// The gradients of Σ h·sg(∂L/∂h) over all sets that have one.
-fn backward(embedded: Embedded, dh: &[(SetName, Matrix)], rows: Range<usize>, device: &Device) -> Gradients {
+fn backward(embedded: &Embedded, dh: &[(SetName, Matrix)], rows: Range<usize>) -> Result<Gradients, LossError> {
     let term = |(name, dh): &(SetName, Matrix)| {
-        let (_, h) = embedded.iter().find(|(n, _)| n == name).expect("a gradient belongs to a set");
-        let values: Vec<f32> = dh.slice(s![rows.clone(), ..]).iter().copied().collect();
-        let dh = Tensor::<2>::from_data(TensorData::new(values, h.dims()), device);
-        (h.clone() * dh).sum()
+        let (_, h) = embedded.iter().find(|(n, _)| n == name).ok_or(LossError::Missing(*name))?;
+        Ok((h.clone(), dh.slice(s![rows.clone(), ..]).to_owned()))
     };
-    dh.iter().map(term).reduce(|sum, term| sum + term).expect("a loss has a gradient").backward()
+    let terms: Vec<_> = dh.iter().map(term).collect::<Result<_, LossError>>()?;
+    match terms.is_empty() {
+        true => Err(LossError::NoGradient),
+        false => Ok(pull_back(terms)),
+    }
 }
 
 /// Chunk after chunk, set by set.
@@ -182,9 +232,5 @@ fn first_device(model: &Model) -> Device {
 }
 
 fn to_host(embedded: &Embedded) -> Vec<(SetName, Matrix)> {
-    let matrix = |(name, h): &(SetName, Tensor<2>)| {
-        let (dims, values) = (h.dims(), h.clone().inner().into_data().try_to_vec::<f32>().expect("embeddings are f32"));
-        (*name, Matrix::from_shape_vec(dims, values).expect("as many values as the shape says"))
-    };
-    embedded.iter().map(matrix).collect()
+    embedded.iter().map(|(name, h)| (*name, to_matrix(h.clone().inner()))).collect()
 }

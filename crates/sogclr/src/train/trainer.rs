@@ -2,19 +2,23 @@
 
 use super::metrics::Window;
 use super::signals::History;
-use super::{Checkpoint, Metric, Metrics, Run, Signals, StepOutput, TrainError, Verdict, open_device, step};
+use super::{
+    Checkpoint, Learner, Metric, Metrics, Run, Signals, StepOutput, StepPlan, TrainError, Verdict, open_device,
+};
 use crate::batch::{Batch, BatchPlan, Loader, Rendering};
 use crate::comm::Collective;
 use crate::config::RunConfig;
+use crate::cpu::Isa;
 use crate::data::Split;
-use crate::encoder::{Model, NamedTensors, ParamError, export, from_open_clip, import};
-use crate::method::{Method, Parts};
+use crate::encoder::{Compute, Model, from_open_clip};
+use crate::method::{BuildContext, MethodConfig};
 use crate::optim::Optimizer;
-use crate::state::SampleState;
+use crate::params::{NamedTensors, ParamError, export, import};
+use crate::provenance::Provenance;
 use crate::storage::load_tensors;
 use serde_json::{Map, Value, json};
+use std::ops::ControlFlow;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// How training ended.
@@ -34,7 +38,7 @@ pub struct StepReport {
     pub steps_per_epoch: usize,
     pub batch: usize,
     pub loss: f64,
-    pub objective: f64,
+    pub objective: Option<f64>,
     /// Time of this step, waiting included.
     pub elapsed: Duration,
     /// Of which waiting for data.
@@ -48,13 +52,11 @@ pub struct StepReport {
 pub struct Trainer {
     config: RunConfig,
     plan: BatchPlan,
-    /// `None` only while a step owns it.
-    model: Option<Model>,
-    optimizer: Optimizer,
-    method: Box<dyn Method>,
-    state: SampleState,
+    learner: Learner,
     step: usize,
     window: Window,
+    compute: Compute,
+    provenance: Provenance,
 }
 
 impl Trainer {
@@ -64,35 +66,39 @@ impl Trainer {
         if let Some(path) = &config.train.init {
             let misfit = |error: ParamError| TrainError::Checkpoint { path: path.clone(), cause: error.to_string() };
             let (weights, _) = load_tensors(path)?;
-            let model = fresh.model.take().expect("a fresh trainer has a model");
-            let model = start_from(model, &weights).map_err(misfit)?;
-            fresh.method.starts_from(&model).map_err(misfit)?;
-            fresh.model = Some(model);
+            let model = start_from(fresh.learner.model().clone(), config, &weights).map_err(misfit)?;
+            fresh.learner.method.starts_from(&model).map_err(misfit)?;
+            fresh.learner.set_model(model);
         }
         Ok(fresh)
     }
 
     /// Weights as the seed draws them.
     fn drawn(config: &RunConfig, samples: usize) -> Result<Self, TrainError> {
-        let device = open_device(config.train.device)?.autodiff();
+        if let MethodConfig::External(method) = &config.method
+            && !method.is_here()
+        {
+            return Err(TrainError::ExternalMethod(method.name().to_owned()));
+        }
+        let compute = open_device(config.train.device)?.autodiff();
         let model = config.model();
-        let parts = Parts { model: &model, seed: config.seed, device: device.clone() };
-        let method = config.method.spec().build(&parts);
+        let context = BuildContext { model: &model, seed: config.seed, compute: compute.clone() };
+        let method = config.method.spec().build(&context);
+        let (model, optimizer) = (Model::new(&model, config.seed, &compute), Optimizer::new(config.optimizer.clone()));
         Ok(Self {
             plan: plan(config, samples),
-            model: Some(Model::new(&model, config.seed, &device)),
-            optimizer: Optimizer::new(config.optimizer.clone()),
-            state: SampleState::new(samples, method.loss().columns()),
-            method,
+            learner: Learner::new(model, optimizer, method, samples, &compute),
             step: 0,
             window: Window::default(),
             config: config.clone(),
+            compute,
+            provenance: Provenance::default(),
         })
     }
 
     /// Continues from a checkpoint.
     pub fn restore(config: &RunConfig, samples: usize, checkpoint: Checkpoint) -> Result<Self, TrainError> {
-        let misfit = |cause: String| TrainError::Checkpoint { path: "the checkpoint".into(), cause };
+        let misfit = |cause: String| TrainError::Misfit(cause);
         if checkpoint.method != config.method.name() {
             return Err(misfit(format!("it was made by {}, not {}", checkpoint.method, config.method.name())));
         }
@@ -106,19 +112,36 @@ impl Trainer {
             return Err(misfit(format!("it knows {} samples, the data has {samples}", checkpoint.state.samples())));
         }
         let mut fresh = Self::drawn(config, samples)?;
-        let model = fresh.model.take().expect("a fresh trainer has a model");
-        fresh.model = Some(import(model, &checkpoint.model)?);
-        let device = open_device(config.train.device)?;
+        let learner = &mut fresh.learner;
+        learner.set_model(import(learner.model().clone(), &checkpoint.model)?);
+        let device = fresh.compute.inner().device().clone();
         let step = checkpoint.step as u64;
         let trained = [&checkpoint.model, &checkpoint.method_tensors];
-        fresh.optimizer = Optimizer::import(config.optimizer.clone(), step, &checkpoint.optimizer, &trained, &device)?;
-        fresh.method.import(&checkpoint.method_tensors)?;
-        fresh.state = checkpoint.state;
+        learner.optimizer =
+            Optimizer::import(config.optimizer.clone(), step, &checkpoint.optimizer, &trained, &device)?;
+        learner.method.import(&checkpoint.method_tensors)?;
+        learner.state = checkpoint.state;
         fresh.step = checkpoint.step;
         fresh.window = checkpoint.window;
         Ok(fresh)
     }
 
+    /// The same for a program that says what it is.
+    pub fn by(self, provenance: Provenance) -> Self {
+        Self { provenance, ..self }
+    }
+
+    /// Who trains.
+    pub fn provenance(&self) -> &Provenance {
+        &self.provenance
+    }
+
+    /// The model as it is now.
+    pub fn model(&self) -> &Model {
+        self.learner.model()
+    }
+
+    /// Steps done.
     pub fn step(&self) -> usize {
         self.step
     }
@@ -132,44 +155,31 @@ impl Trainer {
             step: self.step,
             method: self.config.method.name().to_owned(),
             config: deciding(&self.config),
-            model: export(self.model.as_ref().expect("between steps")),
-            optimizer: self.optimizer.export(),
-            method_tensors: self.method.export(),
-            state: self.state.clone(),
+            model: export(self.learner.model()),
+            optimizer: self.learner.optimizer.export(),
+            method_tensors: self.learner.method.export(),
+            state: self.learner.state.clone(),
             window: self.window.clone(),
+            provenance: self.provenance.clone(),
         }
     }
 
-    /// Trains to the end, or until `stop` is set. Checkpoints are written at the start, in intervals, when asked to
+    /// Trains to the end, or until `observe` breaks. Checkpoints are written at the start, in intervals, when asked to
     /// stop and at the end.
     pub fn train(
         &mut self,
         run: &Run,
         split: Arc<Split>,
         comm: &dyn Collective,
-        stop: &AtomicBool,
-        mut observe: impl FnMut(&StepReport),
+        mut observe: impl FnMut(&StepReport) -> ControlFlow<()>,
     ) -> Result<Outcome, TrainError> {
         let per_epoch = self.plan.steps_per_epoch();
-        let mut metrics = Metrics::open(&run.metrics_path(), self.step)?;
+        let mut log = Log::open(run, self.step, per_epoch)?;
         if self.step == 0 {
             run.save(&self.checkpoint(), per_epoch)?;
         }
-        let ranks = (comm.rank(), comm.size());
-        let rendering = Rendering {
-            augment: self.config.augment.clone(),
-            context: self.config.text.as_ref().map(|text| text.context),
-            seed: self.config.seed,
-        };
-        let loader = Loader::start(split, rendering, self.plan.clone(), self.step, ranks);
+        let loader = self.loader(split, comm);
         let interval = Duration::from_secs_f64(60.0 * self.config.train.checkpoint_minutes);
-        let report_every = per_epoch.div_ceil(100);
-        let mut history = History::default();
-        let mut newest = (None, Verdict::Learning);
-        for line in Metrics::read(&run.metrics_path()) {
-            history.push(line.objective);
-            newest = (line.signals, line.verdict);
-        }
         let mut saved = Instant::now();
         loop {
             let began = Instant::now();
@@ -177,44 +187,21 @@ impl Trainer {
             let batch = match batch {
                 Ok(batch) => batch,
                 Err(source) => {
-                    metrics.sync()?;
-                    run.save(&self.checkpoint(), per_epoch)?;
+                    self.save(run, &log)?;
                     return Err(TrainError::DataLost { step: self.step, source });
                 }
             };
             let waited = began.elapsed();
-            let out = self.advance(batch, comm)?;
+            let out = self.advance(&batch, comm)?;
             let elapsed = began.elapsed();
             self.window.add(&out, elapsed, waited);
-            let (total_steps, finished) = (self.plan.total_steps(), self.step == self.plan.total_steps());
-            if self.step.is_multiple_of(report_every) || finished {
-                history.push(self.window.objective / self.window.steps as f64);
-                let signals = Signals::of(&out.sets);
-                newest = (signals, signals.map_or(Verdict::Learning, |signals| history.verdict(&signals)));
-                metrics.append(&self.metric(newest))?;
-                self.window = Window::default();
+            let finished = self.step == self.plan.total_steps();
+            if self.step.is_multiple_of(log.every) || finished {
+                self.write_line(&mut log, &out)?;
             }
-            observe(&StepReport {
-                step: self.step,
-                total_steps,
-                steps_per_epoch: per_epoch,
-                batch: self.plan.batch,
-                loss: out.loss,
-                objective: out.objective,
-                elapsed,
-                waited,
-                signals: newest.0,
-                verdict: newest.1,
-            });
-            let stopping = stop.load(Ordering::Relaxed);
-            let every = self.config.train.keep_every.map(|epochs| epochs * per_epoch);
-            if stopping
-                || finished
-                || saved.elapsed() >= interval
-                || every.is_some_and(|every| self.step.is_multiple_of(every))
-            {
-                metrics.sync()?;
-                run.save(&self.checkpoint(), per_epoch)?;
+            let stopping = observe(&self.report(&out, &log, elapsed, waited)).is_break();
+            if stopping || finished || saved.elapsed() >= interval || self.is_kept() {
+                self.save(run, &log)?;
                 saved = Instant::now();
             }
             if stopping && !finished {
@@ -227,14 +214,63 @@ impl Trainer {
         }
     }
 
-    fn advance(&mut self, batch: Batch, comm: &dyn Collective) -> Result<StepOutput, TrainError> {
-        let lr = self.learning_rate(self.step);
-        let chunk = self.config.train.micro_batch.unwrap_or(batch.ours.len());
-        let model = self.model.take().expect("between steps");
-        let (optimizer, method) = (&mut self.optimizer, self.method.as_mut());
-        let (model, out) = step(model, optimizer, method, &mut self.state, &batch, chunk, comm, lr)
-            .map_err(|source| TrainError::Loss { step: self.step, source })?;
-        self.model = Some(model);
+    fn loader(&self, split: Arc<Split>, comm: &dyn Collective) -> Loader {
+        let rendering = Rendering {
+            augment: self.config.augment.clone(),
+            context: self.config.text.as_ref().map(|text| text.context),
+            seed: self.config.seed,
+            layout: self.compute.layout(),
+        };
+        Loader::start(split, rendering, self.plan.clone(), self.step, (comm.rank(), comm.size()))
+    }
+
+    /// Metrics first: the checkpoint counts on them.
+    fn save(&self, run: &Run, log: &Log) -> Result<(), TrainError> {
+        log.metrics.sync()?;
+        run.save(&self.checkpoint(), self.plan.steps_per_epoch())
+    }
+
+    /// Whether the user wants to keep the checkpoint of this step.
+    fn is_kept(&self) -> bool {
+        let every = self.config.train.keep_every.map(|epochs| epochs * self.plan.steps_per_epoch());
+        every.is_some_and(|every| self.step.is_multiple_of(every))
+    }
+
+    /// One line of metrics over the steps since the last.
+    fn write_line(&mut self, log: &mut Log, out: &StepOutput) -> Result<(), TrainError> {
+        log.history.push(self.window.falling() / self.window.steps as f64);
+        let isa = self.compute.engine().map_or(Isa::best(), |engine| engine.isa);
+        log.signals = Signals::of(&out.sets, isa);
+        log.verdict = log.signals.map_or(Verdict::Learning, |signals| log.history.verdict(&signals));
+        log.metrics.append(&self.metric(log))?;
+        self.window = Window::default();
+        Ok(())
+    }
+
+    fn report(&self, out: &StepOutput, log: &Log, elapsed: Duration, waited: Duration) -> StepReport {
+        StepReport {
+            step: self.step,
+            total_steps: self.plan.total_steps(),
+            steps_per_epoch: self.plan.steps_per_epoch(),
+            batch: self.plan.batch,
+            loss: out.loss,
+            objective: out.objective,
+            elapsed,
+            waited,
+            signals: log.signals,
+            verdict: log.verdict,
+        }
+    }
+
+    fn advance(&mut self, batch: &Batch, comm: &dyn Collective) -> Result<StepOutput, TrainError> {
+        let plan = StepPlan {
+            chunk: self.config.train.micro_batch.unwrap_or(batch.ours.len()),
+            lr: self.learning_rate(self.step),
+            peak_lr: self.config.learning_rate.peak(self.plan.batch),
+            total_steps: self.plan.total_steps(),
+        };
+        let out = self.learner.step(batch, &plan, comm);
+        let out = out.map_err(|source| TrainError::Loss { step: self.step, source })?;
         self.step += 1;
         Ok(out)
     }
@@ -244,31 +280,54 @@ impl Trainer {
         self.config.learning_rate.at(step, plan.batch, plan.epochs, plan.steps_per_epoch())
     }
 
-    fn metric(&self, (signals, verdict): (Option<Signals>, Verdict)) -> Metric {
+    fn metric(&self, log: &Log) -> Metric {
         let (window, steps) = (&self.window, self.window.steps as f64);
         let seconds = window.seconds.max(1e-9);
         Metric {
             step: self.step,
             epoch: self.step as f64 / self.plan.steps_per_epoch() as f64,
             loss: window.loss / steps,
-            objective: window.objective / steps,
+            objective: window.objective.map(|sum| sum / steps),
             lr: self.learning_rate(self.step - 1),
-            signals,
-            verdict,
+            signals: log.signals,
+            verdict: log.verdict,
             images_per_s: steps * self.plan.batch as f64 / seconds,
             data_wait: window.waited / seconds,
         }
     }
 }
 
+/// `metrics.jsonl`, and what its lines say so far.
+struct Log {
+    metrics: Metrics,
+    history: History,
+    /// Of the newest line.
+    signals: Option<Signals>,
+    verdict: Verdict,
+    /// Steps of a line.
+    every: usize,
+}
+
+impl Log {
+    fn open(run: &Run, step: usize, steps_per_epoch: usize) -> Result<Self, TrainError> {
+        let path = run.metrics_path();
+        let metrics = Metrics::open(&path, step)?;
+        let (mut history, mut newest) = (History::default(), (None, Verdict::Learning));
+        for line in Metrics::read(&path) {
+            history.push(line.objective.unwrap_or(line.loss));
+            newest = (line.signals, line.verdict);
+        }
+        let (signals, verdict) = newest;
+        Ok(Self { metrics, history, signals, verdict, every: steps_per_epoch.div_ceil(100) })
+    }
+}
+
 /// The model with exported weights in place of its own; a head keeps what it has.
-fn start_from(model: Model, weights: &NamedTensors) -> Result<Model, ParamError> {
+fn start_from(model: Model, config: &RunConfig, weights: &NamedTensors) -> Result<Model, ParamError> {
     let given: NamedTensors = match model.text {
         Some(_) => from_open_clip(weights),
         None => {
-            // torchvision's classifier and counters have no place in an encoder.
-            let is_ours = |name: &str| !name.starts_with("fc.") && !name.ends_with("num_batches_tracked");
-            let ours = weights.iter().filter(|(name, _)| is_ours(name));
+            let ours = weights.iter().filter(|(name, _)| !config.encoder.spec().is_foreign(name));
             ours.map(|(name, tensor)| (format!("encoder.{name}"), tensor.clone())).collect()
         }
     };

@@ -1,14 +1,14 @@
 //! CLIP's encoders against open_clip with the same weights: outputs, gradients, parameter counts.
 
 use crate::files::{Golden, hashed, json};
-use crate::resnet::{gradients, on_each_path, one_path, tensor, values};
+use crate::resnet::{Path, gradients, images, tensor, values};
 use burn::module::Module;
-use burn::tensor::{Device, Tensor};
+use burn::tensor::Tensor;
 use sogclr::encoder::{
-    BufferUpdates, ClipResNet, ClipResNetConfig, EncoderConfig, EncoderName, HostTensor, Model, ModelConfig,
-    NamedTensors, Pass, TextConfig, TextEncoder, VisionTransformer, VitConfig, export, from_open_clip, import,
-    to_open_clip,
+    BufferUpdates, ClipResNet, ClipVit, Compute, EncoderConfig, Model, ModelConfig, Network, Pass, TextConfig,
+    TextEncoder, from_open_clip, to_open_clip,
 };
+use sogclr::params::{HostTensor, NamedTensors, export, import};
 
 /// `embed_dim` of `reference/clip.py`'s small model.
 const OUTPUT: usize = 24;
@@ -36,25 +36,17 @@ fn filled<M: Module>(module: M, prefix: &str) -> M {
     import(module, &tensors).unwrap()
 }
 
-fn small() -> (ClipResNetConfig, TextConfig) {
+fn small_text() -> TextConfig {
     let c = json("clip.json")["small"].clone();
     let number = |key: &str| c[key].as_u64().unwrap() as usize;
-    let width = number("width");
-    let vision = ClipResNetConfig {
-        layers: serde_json::from_value(c["layers"].clone()).unwrap(),
-        width,
-        heads: 32 * width / 64,
-        image_size: number("image_size"),
-        output: number("embed_dim"),
-    };
-    let text = TextConfig {
+    TextConfig {
         width: number("text_width"),
         layers: number("text_layers"),
         heads: number("text_heads"),
         context: number("context"),
         vocabulary: number("vocabulary"),
-    };
-    (vision, text)
+        output: None,
+    }
 }
 
 fn assert_values(what: &str, ours: &[f32], want: impl Iterator<Item = f64>, tolerance: f64) {
@@ -91,12 +83,15 @@ fn assert_gradients(list: &str, prefix: &str, ours: &std::collections::BTreeMap<
 #[test]
 fn the_image_encoder_equals_open_clips() {
     let golden = Golden::open("clip.safetensors");
-    let (config, _) = small();
-    on_each_path(|path| {
-        let device = Device::flex().autodiff();
-        let net = filled(ClipResNet::new(&config, &device), "visual.");
-        let size = config.image_size;
-        let images = || tensor("images", [3, 3, size, size], &device);
+    let c = json("clip.json")["small"].clone();
+    let number = |key: &str| c[key].as_u64().unwrap() as usize;
+    let (width, size, output) = (number("width"), number("image_size"), number("embed_dim"));
+    let layers = serde_json::from_value(c["layers"].clone()).unwrap();
+    for path in Path::ALL {
+        let compute = path.compute().autodiff();
+        let net = ClipResNet::with_shape(layers, width, 32 * width / 64, output, (size, 3), &compute);
+        let net = filled(net, "visual.");
+        let images = || images("images", [3, 3, size, size], &compute);
         let eval = values(net.forward(images(), &mut Pass::Eval));
         assert_values(&format!("{path:?} eval"), &eval, golden.get("image.eval").iter().copied(), 1e-4);
         let out = net.forward(images(), &mut Pass::Train(&mut BufferUpdates::default()));
@@ -106,29 +101,29 @@ fn the_image_encoder_equals_open_clips() {
             golden.get("image.train").iter().copied(),
             5e-4,
         );
-        let probe = tensor("probe.image", out.dims(), &device);
+        let probe = tensor("probe.image", out.dims(), compute.device());
         assert_gradients("grads", "visual.", &gradients(&net, &(out * probe).sum().backward()));
-    });
+    }
 }
 
 #[test]
 fn the_text_encoder_equals_open_clips() {
-    let _path = one_path();
     let golden = Golden::open("clip.safetensors");
-    let (_, config) = small();
     let ids: Vec<u32> = golden.get("ids").iter().map(|&id| id as u32).collect();
     let ends: Vec<usize> = serde_json::from_value(json("clip.json")["ends"].clone()).unwrap();
-    let device = Device::flex().autodiff();
-    let net = filled(TextEncoder::new(&config, OUTPUT, &device), "");
-    let out: Tensor<2> = net.forward(&ids, &ends, &device);
-    assert_values("text", &values(out.clone()), golden.get("text.eval").iter().copied(), 1e-4);
-    let probe = tensor("probe.text", out.dims(), &device);
-    let grads = gradients(&net, &(out * probe).sum().backward());
-    assert_gradients("grads", "", &grads);
-    // Off the graph the same values.
-    let plain = net.forward(&ids, &ends, &Device::flex());
-    assert!(!plain.is_autodiff());
-    assert_values("text off the graph", &values(plain), golden.get("text.eval").iter().copied(), 1e-4);
+    for path in Path::ALL {
+        let compute = path.compute().autodiff();
+        let net = filled(TextEncoder::new(&small_text(), OUTPUT, &compute), "");
+        let out: Tensor<2> = net.forward(&ids, &ends, compute.device());
+        assert_values("text", &values(out.clone()), golden.get("text.eval").iter().copied(), 1e-4);
+        let probe = tensor("probe.text", out.dims(), compute.device());
+        let grads = gradients(&net, &(out * probe).sum().backward());
+        assert_gradients("grads", "", &grads);
+        // Off the graph the same values.
+        let plain = net.forward(&ids, &ends, compute.inner().device());
+        assert!(!plain.is_autodiff());
+        assert_values("text off the graph", &values(plain), golden.get("text.eval").iter().copied(), 1e-4);
+    }
 }
 
 #[test]
@@ -138,8 +133,7 @@ fn clip_s_has_the_papers_parameter_count() {
         let is_trained = |name: &str| !name.contains("running_");
         tensors.iter().filter(|(name, _)| is_trained(name)).map(|(_, tensor)| tensor.values.len() as u64).sum()
     };
-    let config = pair_model(EncoderName::ClipS, 224);
-    let model = export(&Model::new(&config, 0, &Device::flex()));
+    let model = export(&pair_model("clip-s", 224));
     let part = |prefix: &str| model.clone().into_iter().filter(|(name, _)| name.starts_with(prefix)).collect();
     let (vision, text) = (trained(part("encoder.")), trained(part("text.")));
     assert_eq!((Some(vision), Some(text)), (counts["vision"].as_u64(), counts["text"].as_u64()));
@@ -152,35 +146,27 @@ fn the_vision_transformer_equals_open_clips() {
     let c = json("clip.json")["vit"].clone();
     let number = |key: &str| c[key].as_u64().unwrap() as usize;
     let (width, image_size) = (number("width"), number("image_size"));
-    let config = VitConfig {
-        width,
-        layers: number("layers"),
-        heads: width / number("head_width"),
-        patch: number("patch_size"),
-        image_size,
-        output: number("embed_dim"),
-    };
-    on_each_path(|path| {
-        let device = Device::flex().autodiff();
-        let net = filled(VisionTransformer::new(&config, &device), "visual.");
-        let out = net.forward(tensor("images.vit", [3, 3, image_size, image_size], &device));
+    let shape = (width, number("layers"), width / number("head_width"));
+    for path in Path::ALL {
+        let compute = path.compute().autodiff();
+        let (patch, output) = (number("patch_size"), number("embed_dim"));
+        let net = filled(ClipVit::with_shape(shape, patch, output, (image_size, 3), &compute), "visual.");
+        let out = net.forward(images("images.vit", [3, 3, image_size, image_size], &compute), &mut Pass::Eval);
         assert_values(&format!("{path:?}"), &values(out.clone()), golden.get("vit.eval").iter().copied(), 1e-4);
-        let probe = tensor("probe.vit", out.dims(), &device);
+        let probe = tensor("probe.vit", out.dims(), compute.device());
         assert_gradients("vit_grads", "visual.", &gradients(&net, &(out * probe).sum().backward()));
-    });
+    }
 }
 
 #[test]
 fn places_after_the_end_change_nothing() {
-    let _path = one_path();
-    let (_, config) = small();
-    let device = Device::flex();
-    let net = filled(TextEncoder::new(&config, OUTPUT, &device), "");
+    let compute = Compute::cpu();
+    let net = filled(TextEncoder::new(&small_text(), OUTPUT, &compute), "");
     let embed = |length: usize, filler: u32| {
         let mut ids = vec![filler; 2 * length];
         ids[..4].copy_from_slice(&[3, 9, 27, 49]);
         ids[length..length + 3].copy_from_slice(&[5, 8, 49]);
-        values(net.forward(&ids, &[3, 2], &device))
+        values(net.forward(&ids, &[3, 2], compute.device()))
     };
     let short = embed(4, 0);
     for (a, b) in short.iter().zip(embed(12, 40)) {
@@ -188,16 +174,16 @@ fn places_after_the_end_change_nothing() {
     }
 }
 
-fn pair_model(name: EncoderName, image_size: usize) -> ModelConfig {
-    let encoder = EncoderConfig::for_size(name, image_size);
-    ModelConfig { text: Some(encoder.text()), head: None, image_size, encoder }
+fn pair_model(name: &str, image_size: usize) -> Model {
+    let encoder = EncoderConfig::named(name, image_size).unwrap();
+    let config = ModelConfig { text: Some(encoder.spec().text()), head: None, image_size, channels: 3, encoder };
+    Model::new(&config, 0, &Compute::cpu())
 }
 
 #[test]
 fn weights_come_back_from_open_clips_names() {
-    for name in [EncoderName::ClipXs, EncoderName::ClipVitXs] {
-        let config = pair_model(name, 64);
-        let model = export(&Model::new(&config, 0, &Device::flex()));
+    for name in ["clip-xs", "clip-vit-xs"] {
+        let model = export(&pair_model(name, 64));
         let mut theirs = to_open_clip(&model, 2.5);
         assert_eq!((&theirs["logit_scale"].shape[..], theirs["logit_scale"].values[0]), (&[][..], 2.5));
         assert!(theirs.contains_key("visual.conv1.weight") && theirs.contains_key("token_embedding.weight"));
@@ -209,9 +195,8 @@ fn weights_come_back_from_open_clips_names() {
 /// The spread of CLIP's initial weights, by name.
 #[test]
 fn weights_start_as_clips_do() {
-    let config = pair_model(EncoderName::ClipVitXs, 64);
-    let mut model = export(&Model::new(&config, 0, &Device::flex()));
-    model.append(&mut export(&Model::new(&pair_model(EncoderName::ClipXs, 64), 0, &Device::flex())));
+    let mut model = export(&pair_model("clip-vit-xs", 64));
+    model.append(&mut export(&pair_model("clip-xs", 64)));
     let deviation = |name: &str| {
         let values = &model[name].values;
         (values.iter().map(|v| f64::from(*v).powi(2)).sum::<f64>() / values.len() as f64).sqrt()

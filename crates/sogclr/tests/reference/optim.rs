@@ -4,9 +4,9 @@ use crate::files::json;
 use burn::module::{Module, Param};
 use burn::tensor::{Device, Tensor, TensorData};
 use serde_json::Value;
-use sogclr::encoder::export;
 use sogclr::loss::Gamma;
 use sogclr::optim::{AdamW, Lars, LearningRate, NamedGrads, Optimizer, OptimizerConfig, PaperMomentum, Scaling, Sgd};
+use sogclr::params::export;
 
 #[derive(Module, Debug)]
 struct Pair {

@@ -1,25 +1,26 @@
 //! The CPU's own operations and the plain burn operations of every other backend: the same network.
 
 use crate::files::hashed;
-use crate::resnet::{Path, gradients, on_each_path, tensor, values, with_formula};
-use burn::tensor::Device;
+use crate::resnet::{Path, arranged, gradients, images, tensor, values, with_formula};
 use proptest::{prelude::*, test_runner::RngSeed};
 use sogclr::batch::{Batch, Crops};
 use sogclr::comm::Solo;
-use sogclr::encoder::{BufferUpdates, EncoderConfig, EncoderName, HeadConfig, Model, ModelConfig, Pass, ResNet, Stem};
-use sogclr::method::{MethodConfig, Parts, Setting};
+use sogclr::data::Modality;
+use sogclr::encoder::{
+    BufferUpdates, Compute, Family, HeadConfig, Model, ModelConfig, Network, Pass, ResNetConfig, ResNetName, Stem,
+};
+use sogclr::math::Layout;
+use sogclr::method::{BuildContext, MethodConfig, Setting};
 use sogclr::optim::{NamedGrads, Optimizer, OptimizerConfig, Sgd};
-use sogclr::state::SampleState;
-use sogclr::train::step;
+use sogclr::train::{Learner, StepPlan};
 use std::collections::BTreeMap;
 
 /// Features and all gradients of Σ features·probe, by name.
-fn run(config: &EncoderConfig, shape: [usize; 4]) -> BTreeMap<String, Vec<f32>> {
-    let device = Device::flex().autodiff();
-    let net = with_formula(ResNet::new(config, &device), true);
-    let x = tensor("input", shape, &device);
+fn run(config: &ResNetConfig, shape: [usize; 4], compute: &Compute) -> BTreeMap<String, Vec<f32>> {
+    let net = with_formula(config.build(shape[2], shape[1], compute), true);
+    let x = images("input", shape, compute);
     let features = net.forward(x, &mut Pass::Train(&mut BufferUpdates::default()));
-    let probe = tensor("probe", features.dims(), &device);
+    let probe = tensor("probe", features.dims(), compute.device());
     let mut all = gradients(&net, &(features.clone() * probe).sum().backward());
     all.insert("features".into(), values(features));
     all
@@ -46,19 +47,19 @@ proptest! {
     /// Odd channel counts, odd and unequal sizes, both stems, basic and bottleneck blocks.
     #[test]
     fn kernels_and_plain_operations_agree(
-        name in prop::sample::select(vec![EncoderName::Resnet8, EncoderName::Resnet18, EncoderName::Resnet50]),
+        name in prop::sample::select(vec![ResNetName::Resnet8, ResNetName::Resnet18, ResNetName::Resnet50]),
         width in prop::sample::select(vec![0.25, 0.3, 0.5]),
         stem in prop::sample::select(vec![Stem::Cifar, Stem::Imagenet]),
         images in 3_usize..6,
         height in 9_usize..28,
         wide in 9_usize..28,
     ) {
-        let is_small = name == EncoderName::Resnet8;
+        let is_small = name == ResNetName::Resnet8;
         // Deep networks leave few pixels: fewer than that, and batch norm amplifies rounding without bound.
         let (height, wide) = if is_small { (height, wide) } else { (height + 24, wide + 24) };
-        let config = EncoderConfig { name, width: if is_small { 4.0 * width } else { width / 2.0 }, stem };
-        let mut results = Vec::new();
-        on_each_path(|path| results.push((path, run(&config, [images, 3, height, wide]))));
+        let config = ResNetConfig { name, width: if is_small { 4.0 * width } else { width / 2.0 }, stem };
+        let shape = [images, 3, height, wide];
+        let results = Path::ALL.map(|path| (path, run(&config, shape, &path.compute().autodiff())));
         let (_, plain) = results.iter().find(|(path, _)| *path == Path::PlainBurn).expect("all paths ran").clone();
         // Gradients of shifts before another batch norm are sums that cancel: their error is that of the others.
         let sizes = plain.values().map(|values| rms(values.iter().map(|&v| f64::from(v))));
@@ -79,46 +80,53 @@ proptest! {
     }
 }
 
-/// Losses of thirty steps on sixteen fixed images.
-fn curve() -> Vec<f64> {
-    let device = Device::flex().autodiff();
-    let encoder = EncoderConfig { name: EncoderName::Resnet8, width: 1.0, stem: Stem::Cifar };
-    let head = HeadConfig { layers: 2, hidden: 64, output: 32, norm: true };
-    let config = ModelConfig { encoder, head: Some(head), text: None, image_size: 16 };
-    let mut model = Model::new(&config, 0, &device);
+fn resnet8(width: f64) -> ResNetConfig {
+    ResNetConfig { name: ResNetName::Resnet8, width, stem: Stem::Cifar }
+}
+
+/// SogCLR on a ResNet-8, at its first step.
+pub fn learner(compute: &Compute) -> Learner {
+    let compute = compute.autodiff();
+    let head = HeadConfig { layers: 2, hidden: 64, output: 32, norm: true, norm_output: true };
+    let model = ModelConfig { encoder: resnet8(1.0).into(), head: Some(head), text: None, image_size: 16, channels: 3 };
+    let (is_small, is_grey, modality) = (true, false, Modality::Images);
+    let setting = Setting { is_small, is_grey, modality, samples: 16, batch: 16, epochs: 1 };
+    let context = BuildContext { model: &model, seed: 0, compute: compute.clone() };
+    let method = MethodConfig::named("sogclr", &setting).unwrap().spec().build(&context);
     let sgd = Sgd { momentum: 0.9, nesterov: false, weight_decay: 1e-4 };
-    let mut optimizer = Optimizer::new(OptimizerConfig::Sgd(sgd));
-    let (is_small, is_grey, has_text) = (true, false, false);
-    let setting = Setting { is_small, is_grey, has_text, samples: 16, batch: 16, epochs: 1 };
-    let parts = Parts { model: &config, seed: 0, device: device.clone() };
-    let mut method = MethodConfig::named("sogclr", &setting).unwrap().spec().build(&parts);
-    let mut state = SampleState::new(16, method.loss().columns());
+    let optimizer = Optimizer::new(OptimizerConfig::Sgd(sgd));
+    Learner::new(Model::new(&model, 0, &compute), optimizer, method, 16, &compute)
+}
+
+/// One step on sixteen fixed images; the objective before it.
+pub fn advance(learner: &mut Learner, layout: Layout, index: usize) -> f64 {
     // A view is its image with noise.
     let (images, noise) = (hashed("images", 16 * 3 * 256), hashed("noise", 2 * 16 * 3 * 256));
-    let pixels: Vec<f32> = noise.iter().enumerate().map(|(i, n)| images[i % images.len()] + 0.5 * n).collect();
-    let mut losses = Vec::new();
-    for index in 0..30 {
-        let batch = Batch {
-            step: index,
-            epoch: index,
-            ids: (0..16).collect(),
-            ours: 0..16,
-            labels: None,
-            crops: vec![Crops { count: 2, size: 16, pixels: pixels.clone() }],
-            tiles: None,
-            texts: None,
-        };
-        let (new, out) = step(model, &mut optimizer, &mut *method, &mut state, &batch, 16, &Solo, 0.05).unwrap();
-        losses.push(out.objective);
-        model = new;
-    }
-    losses
+    let pixels = noise.iter().enumerate().map(|(i, n)| images[i % images.len()] + 0.5 * n).collect();
+    let pixels = arranged(pixels, 3, 16, layout);
+    let batch = Batch {
+        step: index,
+        epoch: index,
+        ids: (0..16).collect(),
+        ours: 0..16,
+        labels: None,
+        crops: vec![Crops { count: 2, size: 16, channels: 3, layout, pixels }],
+        tiles: None,
+        texts: None,
+    };
+    let plan = StepPlan { chunk: 16, lr: 0.05, peak_lr: 0.05, total_steps: 30 };
+    learner.step(&batch, &plan, &Solo).unwrap().objective.unwrap()
+}
+
+/// Losses of thirty steps.
+fn curve(compute: &Compute) -> Vec<f64> {
+    let mut learner = learner(compute);
+    (0..30).map(|index| advance(&mut learner, compute.layout(), index)).collect()
 }
 
 #[test]
 fn training_curves_coincide_on_every_path() {
-    let mut curves = Vec::new();
-    on_each_path(|path| curves.push((path, curve())));
+    let curves = Path::ALL.map(|path| (path, curve(&path.compute())));
     let (_, direct) = curves.iter().find(|(path, _)| *path == Path::Direct).expect("all paths ran").clone();
     assert!(direct[29] < direct[0] - 0.1, "it learns: {direct:?}");
     for (path, curve) in curves {
@@ -132,22 +140,22 @@ fn training_curves_coincide_on_every_path() {
 #[test]
 fn an_inference_pass_has_its_gradient() {
     let config = ModelConfig {
-        encoder: EncoderConfig { name: EncoderName::Resnet8, width: 0.5, stem: Stem::Cifar },
-        head: Some(HeadConfig { layers: 2, hidden: 16, output: 8, norm: true }),
+        encoder: resnet8(0.5).into(),
+        head: Some(HeadConfig { layers: 2, hidden: 16, output: 8, norm: true, norm_output: true }),
         text: None,
         image_size: 8,
+        channels: 3,
     };
-    let mut all = Vec::new();
-    on_each_path(|_| {
-        let device = Device::flex().autodiff();
-        let model = Model::new(&config, 5, &device);
-        let h = model.forward(tensor("inference", [4, 3, 8, 8], &device), &mut Pass::Eval);
-        let plain = model.forward(tensor("inference", [4, 3, 8, 8], &device.clone().inner()), &mut Pass::Eval);
+    let all = Path::ALL.map(|path| {
+        let compute = path.compute().autodiff();
+        let model = Model::new(&config, 5, &compute);
+        let h = model.forward(images("inference", [4, 3, 8, 8], &compute), &mut Pass::Eval);
+        let plain = model.forward(images("inference", [4, 3, 8, 8], &compute.inner()), &mut Pass::Eval);
         let plain: Vec<f32> = plain.into_data().try_to_vec().unwrap();
         let apart = values(h.clone()).iter().zip(plain).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
         assert!(apart < 1e-5, "with and without a graph: {apart}");
         let mut gradients = h.square().sum().backward();
-        all.push(NamedGrads::collect(&model, &mut gradients).into_values());
+        NamedGrads::collect(&model, &mut gradients).into_values()
     });
     let size = all[0].iter().map(|g| g * g).sum::<f64>().sqrt();
     assert!(size > 1e-3);

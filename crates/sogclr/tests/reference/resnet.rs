@@ -4,27 +4,26 @@ use crate::files::{Golden, hashed, json};
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::{Device, Gradients, Tensor, TensorData};
 use sogclr::encoder::{
-    BufferUpdates, EncoderConfig, EncoderName, Head, HeadConfig, HostTensor, NamedTensors, Pass, ResNet, Stem,
-    apply_buffers, export, import, use_plain_operations,
+    BufferUpdates, Compute, Family, Head, HeadConfig, Network, Pass, ResNetConfig, ResNetName, Stem, apply_buffers,
 };
-use sogclr_kernels::force_direct;
+use sogclr::math::Layout;
+use sogclr::params::{HostTensor, NamedTensors, export, import};
 use std::collections::BTreeMap;
-use std::sync::{RwLock, RwLockReadGuard};
 
-fn config(model: &str) -> EncoderConfig {
+fn config(model: &str) -> ResNetConfig {
     let (name, width, stem) = match model {
-        "resnet18" => (EncoderName::Resnet18, 1.0, Stem::Imagenet),
-        "resnet34" => (EncoderName::Resnet34, 1.0, Stem::Imagenet),
-        "resnet50" => (EncoderName::Resnet50, 1.0, Stem::Imagenet),
-        "resnet101" => (EncoderName::Resnet101, 1.0, Stem::Imagenet),
-        "resnet152" => (EncoderName::Resnet152, 1.0, Stem::Imagenet),
-        "resnet50_2x" => (EncoderName::Resnet50, 2.0, Stem::Imagenet),
-        "resnet50_4x" => (EncoderName::Resnet50, 4.0, Stem::Imagenet),
-        "cifar_resnet18" => (EncoderName::Resnet18, 1.0, Stem::Cifar),
-        "cifar_resnet20" => (EncoderName::Resnet20, 1.0, Stem::Cifar),
+        "resnet18" => (ResNetName::Resnet18, 1.0, Stem::Imagenet),
+        "resnet34" => (ResNetName::Resnet34, 1.0, Stem::Imagenet),
+        "resnet50" => (ResNetName::Resnet50, 1.0, Stem::Imagenet),
+        "resnet101" => (ResNetName::Resnet101, 1.0, Stem::Imagenet),
+        "resnet152" => (ResNetName::Resnet152, 1.0, Stem::Imagenet),
+        "resnet50_2x" => (ResNetName::Resnet50, 2.0, Stem::Imagenet),
+        "resnet50_4x" => (ResNetName::Resnet50, 4.0, Stem::Imagenet),
+        "cifar_resnet18" => (ResNetName::Resnet18, 1.0, Stem::Cifar),
+        "cifar_resnet20" => (ResNetName::Resnet20, 1.0, Stem::Cifar),
         other => panic!("unknown golden model {other}"),
     };
-    EncoderConfig { name, width, stem }
+    ResNetConfig { name, width, stem }
 }
 
 /// `reference/golden.py`'s weights; `open` keeps activations clear of ReLU's kink.
@@ -64,6 +63,28 @@ pub fn tensor<const D: usize>(name: &str, shape: [usize; D], device: &Device) ->
     Tensor::from_data(TensorData::new(hashed(name, shape.iter().product()), shape), device)
 }
 
+/// Images `[N, C, H, W]` in the layout of `compute`.
+pub fn images(name: &str, shape: [usize; 4], compute: &Compute) -> Tensor<4> {
+    let x = tensor(name, shape, compute.device());
+    match compute.layout() {
+        Layout::ChannelsFirst => x,
+        Layout::ChannelsLast => x.permute([0, 2, 3, 1]),
+    }
+}
+
+/// Images `[C, size, size]`, one after the other, in `layout`.
+pub fn arranged(planes: Vec<f32>, channels: usize, size: usize, layout: Layout) -> Vec<f32> {
+    match layout {
+        Layout::ChannelsFirst => planes,
+        Layout::ChannelsLast => {
+            let pixels = |image: &[f32]| -> Vec<f32> {
+                (0..image.len()).map(|k| image[k % channels * size * size + k / channels]).collect()
+            };
+            planes.chunks(channels * size * size).flat_map(pixels).collect()
+        }
+    }
+}
+
 fn shape_of(info: &serde_json::Value) -> [usize; 4] {
     serde_json::from_value(info.clone()).unwrap()
 }
@@ -84,30 +105,25 @@ pub enum Path {
     PlainBurn,
 }
 
-/// The path is one for the whole process: whoever changes it is alone.
-static PATH: RwLock<()> = RwLock::new(());
+impl Path {
+    pub const ALL: [Self; 3] = [Self::Direct, Self::PlainBurn, Self::Winograd];
 
-/// Keeps the path as it is while a test computes networks.
-pub fn one_path() -> RwLockReadGuard<'static, ()> {
-    PATH.read().unwrap_or_else(|poisoned| poisoned.into_inner())
-}
-
-/// Runs `test` on each path.
-pub fn on_each_path(mut test: impl FnMut(Path)) {
-    let _alone = PATH.write().unwrap_or_else(|poisoned| poisoned.into_inner());
-    for path in [Path::Direct, Path::PlainBurn, Path::Winograd] {
-        force_direct(path == Path::Direct);
-        use_plain_operations(path == Path::PlainBurn);
-        test(path);
+    pub fn compute(self) -> Compute {
+        match self {
+            Self::Winograd => Compute::cpu(),
+            Self::Direct => Compute::cpu_exact(),
+            Self::PlainBurn => Compute::plain(Device::flex()),
+        }
     }
 }
 
 #[test]
 fn features_equal_torchvision() {
-    on_each_path(features_equal_torchvision_on);
+    Path::ALL.into_iter().for_each(features_equal_torchvision_on);
 }
 
 fn features_equal_torchvision_on(path: Path) {
+    let compute = path.compute();
     let (golden, info) = (Golden::open("resnet.safetensors"), json("resnet.json"));
     let models = [
         "resnet18",
@@ -120,9 +136,9 @@ fn features_equal_torchvision_on(path: Path) {
         "cifar_resnet20",
     ];
     for model in models {
-        let device = Device::flex();
-        let net = with_formula(ResNet::new(&config(model), &device), false);
-        let x = tensor("input", shape_of(&info[model]["eval_input"]), &device);
+        let shape = shape_of(&info[model]["eval_input"]);
+        let net = with_formula(config(model).build(shape[2], 3, &compute), false);
+        let x = images("input", shape, &compute);
         let ours = values(net.forward(x, &mut Pass::Eval));
         let want = golden.get(&format!("{model}.eval.features"));
         let largest = want.iter().fold(0.0_f64, |max, v| max.max(v.abs()));
@@ -134,10 +150,9 @@ fn features_equal_torchvision_on(path: Path) {
 
 #[test]
 fn parameter_counts_equal_torchvision() {
-    let _path = one_path();
     for (model, info) in json("resnet.json").as_object().unwrap() {
         let Some(want) = info["parameters"].as_u64() else { continue };
-        let net = ResNet::new(&config(model), &Device::flex());
+        let net = config(model).build(32, 3, &Compute::cpu());
         let ours: usize = export(&net)
             .iter()
             .filter(|(name, _)| !name.contains("running_"))
@@ -190,18 +205,19 @@ fn assert_projection(label: &str, ours: &[f32], want: ndarray::ArrayView1<f64>, 
 
 #[test]
 fn training_pass_equals_pytorch_in_output_gradients_and_statistics() {
-    on_each_path(training_pass_equals_pytorch_on);
+    Path::ALL.into_iter().for_each(training_pass_equals_pytorch_on);
 }
 
 fn training_pass_equals_pytorch_on(path: Path) {
     let (golden, info) = (Golden::open("resnet.safetensors"), json("resnet.json"));
+    let compute = path.compute().autodiff();
     for model in ["resnet18", "resnet50", "cifar_resnet18", "cifar_resnet20"] {
         // Where activations sit at ReLU's kink, rounding moves gradients; `train_open` is the strict one.
         let kinked = if path == Path::Winograd { 2e-2 } else { 5e-3 };
         for (mode, tolerance, output_tolerance) in [("train", kinked, 1e-3), ("train_open", 2e-4, 1e-5)] {
-            let device = Device::flex().autodiff();
-            let net = with_formula(ResNet::new(&config(model), &device), mode == "train_open");
-            let x = tensor("input", shape_of(&info[model]["train_input"]), &device);
+            let shape = shape_of(&info[model]["train_input"]);
+            let net = with_formula(config(model).build(shape[2], 3, &compute), mode == "train_open");
+            let x = images("input", shape, &compute);
             let mut updates = BufferUpdates::default();
             let features = net.forward(x, &mut Pass::Train(&mut updates));
             let want = golden.get(&format!("{model}.{mode}.features"));
@@ -210,7 +226,7 @@ fn training_pass_equals_pytorch_on(path: Path) {
                 let error = (f64::from(*ours) - want).abs();
                 assert!(error <= output_tolerance * largest, "{path:?} {model} {mode}: {ours} vs {want}");
             }
-            let probe = tensor("probe", features.dims(), &device);
+            let probe = tensor("probe", features.dims(), compute.device());
             let grads = gradients(&net, &(features * probe).sum().backward());
             let names = info[model]["grads"].as_array().unwrap();
             assert_eq!(grads.len(), names.len(), "{model}: every parameter has a gradient");
@@ -233,22 +249,24 @@ fn training_pass_equals_pytorch_on(path: Path) {
 
 #[test]
 fn head_equals_pytorch() {
-    on_each_path(|_| head_equals_pytorch_here());
+    Path::ALL.into_iter().for_each(head_equals_pytorch_on);
 }
 
-fn head_equals_pytorch_here() {
+fn head_equals_pytorch_on(path: Path) {
     let golden = Golden::open("resnet.safetensors");
-    let device = Device::flex().autodiff();
-    let head = with_formula(Head::new(&HeadConfig { layers: 2, hidden: 16, output: 4, norm: true }, 8, &device), false);
+    let compute = path.compute().autodiff();
+    let device = compute.device();
+    let config = HeadConfig { layers: 2, hidden: 16, output: 4, norm: true, norm_output: true };
+    let head = with_formula(Head::new(&config, 8, &compute), false);
     let mut updates = BufferUpdates::default();
-    let out = head.forward(tensor("head_input", [6, 8], &device), &mut Pass::Train(&mut updates));
+    let out = head.forward(tensor("head_input", [6, 8], device), &mut Pass::Train(&mut updates));
     let close = |label: &str, ours: &[f32], want: ndarray::ArrayD<f64>| {
         for (ours, want) in ours.iter().zip(&want) {
             assert!((f64::from(*ours) - want).abs() < 1e-4, "{label}: {ours} vs {want}");
         }
     };
     close("output", &values(out.clone()), golden.get("head.output"));
-    let probe = tensor("probe", [6, 4], &device);
+    let probe = tensor("probe", [6, 4], device);
     let grads = gradients(&head, &(out * probe).sum().backward());
     assert_eq!(grads.len(), 5);
     for (name, grad) in &grads {
@@ -262,10 +280,9 @@ fn head_equals_pytorch_here() {
 
 #[test]
 fn weights_of_another_model_are_refused() {
-    let _path = one_path();
-    let device = Device::flex();
-    let small = ResNet::new(&config("cifar_resnet20"), &device);
-    let mut tensors = export(&ResNet::new(&config("cifar_resnet18"), &device));
+    let build = |model: &str| config(model).build(32, 3, &Compute::cpu());
+    let small = build("cifar_resnet20");
+    let mut tensors = export(&build("cifar_resnet18"));
     let error = import(small.clone(), &tensors).unwrap_err().to_string();
     assert!(error.contains("another model"), "{error}");
     tensors = export(&small);

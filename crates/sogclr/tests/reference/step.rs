@@ -1,21 +1,19 @@
 //! The training step: chunks, groups of batch norm, and what follows the model.
 
 use crate::files::hashed;
-use crate::resnet::one_path;
-use burn::tensor::{Device, Gradients, Tensor, TensorData};
+use crate::resnet::arranged;
+use burn::tensor::{Gradients, Tensor, TensorData};
 use ndarray::ArrayView2;
 use sogclr::batch::{Batch, Crops};
 use sogclr::comm::Solo;
-use sogclr::encoder::{
-    EncoderConfig, EncoderName, Head, HeadConfig, Model, ModelConfig, NamedTensors, Pass, Stem, export, import,
-    initialise,
-};
+use sogclr::data::Modality;
+use sogclr::encoder::{Compute, Head, HeadConfig, Model, ModelConfig, Pass, ResNetConfig, ResNetName, Stem};
 use sogclr::loss::{Loss, SetName};
-use sogclr::math::Matrix;
-use sogclr::method::{Done, Method, MethodConfig, MomentumEncoder, Parts, Setting};
+use sogclr::math::{Layout, Matrix};
+use sogclr::method::{BuildContext, Method, MethodConfig, MomentumEncoder, Setting, StepEnd};
 use sogclr::optim::{NamedGrads, Optimizer, OptimizerConfig, Sgd};
-use sogclr::state::SampleState;
-use sogclr::train::{StepOutput, step};
+use sogclr::params::{NamedTensors, export, import, initialise};
+use sogclr::train::{Learner, StepOutput, StepPlan};
 
 const BATCH: usize = 8;
 const SIZE: usize = 8;
@@ -24,16 +22,18 @@ const VIEW_METHODS: [&str; 11] =
     ["sogclr", "simclr", "dcl", "flatnce", "simo", "moco", "nnclr", "infomin", "isogclr", "debiased", "supcon"];
 const SEED: u64 = 3;
 
-fn encoder() -> EncoderConfig {
-    EncoderConfig { name: EncoderName::Resnet8, width: 0.5, stem: Stem::Cifar }
-}
-
 fn head(norm: bool) -> HeadConfig {
-    HeadConfig { layers: 2, hidden: 16, output: 8, norm }
+    HeadConfig { layers: 2, hidden: 16, output: 8, norm, norm_output: true }
 }
 
 fn model(head: &HeadConfig) -> ModelConfig {
-    ModelConfig { encoder: encoder(), head: Some(head.clone()), text: None, image_size: SIZE }
+    let encoder = ResNetConfig { name: ResNetName::Resnet8, width: 0.5, stem: Stem::Cifar };
+    ModelConfig { encoder: encoder.into(), head: Some(head.clone()), text: None, image_size: SIZE, channels: 3 }
+}
+
+/// Images `[3, size, size]` as the kernels take them.
+fn pixels(planes: Vec<f32>, size: usize) -> Vec<f32> {
+    arranged(planes, 3, size, Layout::ChannelsLast)
 }
 
 /// Crops whose views are their image with noise, and tiles for a jigsaw.
@@ -42,8 +42,8 @@ fn batch(groups: &[(usize, usize)], index: usize) -> Batch {
         let area = 3 * size * size;
         let images = hashed("images", BATCH * area);
         let noise = hashed(&format!("noise {index}"), count * BATCH * area);
-        let pixels = noise.iter().enumerate().map(|(i, n)| images[i % images.len()] + 0.5 * n).collect();
-        Crops { count, size, pixels }
+        let planes = noise.iter().enumerate().map(|(i, n)| images[i % images.len()] + 0.5 * n).collect();
+        Crops { count, size, channels: 3, layout: Layout::ChannelsLast, pixels: pixels(planes, size) }
     };
     Batch {
         step: index,
@@ -57,32 +57,23 @@ fn batch(groups: &[(usize, usize)], index: usize) -> Batch {
     }
 }
 
-struct Training {
-    model: Option<Model>,
-    optimizer: Optimizer,
-    method: Box<dyn Method>,
-    state: SampleState,
-}
+struct Training(Learner);
 
 impl Training {
     fn new(name: &str, head: &HeadConfig, keys: &[(&str, toml::Value)]) -> Self {
-        let device = Device::flex().autodiff();
-        let (is_small, is_grey, has_text) = (true, false, false);
-        let setting = Setting { is_small, is_grey, has_text, samples: SAMPLES, batch: BATCH, epochs: 10 };
+        let compute = Compute::cpu().autodiff();
+        let (is_small, is_grey, modality) = (true, false, Modality::Images);
+        let setting = Setting { is_small, is_grey, modality, samples: SAMPLES, batch: BATCH, epochs: 10 };
         let config = MethodConfig::named(name, &setting).unwrap();
         let mut table = toml::Table::try_from(&config).unwrap();
         keys.iter().for_each(|(key, value)| drop(table.insert((*key).into(), value.clone())));
         let config: MethodConfig = table.try_into().unwrap();
         let model = model(head);
-        let parts = Parts { model: &model, seed: SEED, device: device.clone() };
-        let method = config.spec().build(&parts);
+        let context = BuildContext { model: &model, seed: SEED, compute: compute.clone() };
+        let method = config.spec().build(&context);
         let sgd = Sgd { momentum: 0.9, nesterov: false, weight_decay: 0.0 };
-        Self {
-            model: Some(Model::new(&model, SEED, &device)),
-            optimizer: Optimizer::new(OptimizerConfig::Sgd(sgd)),
-            state: SampleState::new(SAMPLES, method.loss().columns()),
-            method,
-        }
+        let optimizer = Optimizer::new(OptimizerConfig::Sgd(sgd));
+        Self(Learner::new(Model::new(&model, SEED, &compute), optimizer, method, SAMPLES, &compute))
     }
 
     fn step(&mut self, batch: &Batch, chunk: usize) -> StepOutput {
@@ -90,15 +81,11 @@ impl Training {
     }
 
     fn step_at(&mut self, batch: &Batch, chunk: usize, lr: f64) -> StepOutput {
-        let model = self.model.take().unwrap();
-        let (optimizer, method) = (&mut self.optimizer, self.method.as_mut());
-        let (model, out) = step(model, optimizer, method, &mut self.state, batch, chunk, &Solo, lr).unwrap();
-        self.model = Some(model);
-        out
+        self.0.step(batch, &StepPlan { chunk, lr, peak_lr: lr, total_steps: 1000 }, &Solo).unwrap()
     }
 
     fn model(&self) -> NamedTensors {
-        export(self.model.as_ref().unwrap())
+        export(self.0.model())
     }
 }
 
@@ -121,7 +108,7 @@ impl Method for Grouped {
     fn keys(&self, batch: &Batch, chunk: usize) -> Vec<(SetName, Matrix)> {
         self.inner.keys(batch, chunk)
     }
-    fn companions(
+    fn further_sets(
         &self,
         model: &Model,
         batch: &Batch,
@@ -129,7 +116,7 @@ impl Method for Grouped {
         views: &[(SetName, Tensor<2>)],
         pass: &mut Pass,
     ) -> Vec<(SetName, Tensor<2>)> {
-        self.inner.companions(model, batch, rows, views, pass)
+        self.inner.further_sets(model, batch, rows, views, pass)
     }
     fn queue(&self) -> Option<ArrayView2<'_, f32>> {
         self.inner.queue()
@@ -137,8 +124,8 @@ impl Method for Grouped {
     fn collect(&self, gradients: &mut Gradients) -> NamedGrads {
         self.inner.collect(gradients)
     }
-    fn after_step(&mut self, done: Done) {
-        self.inner.after_step(done);
+    fn after_step(&mut self, end: StepEnd) {
+        self.inner.after_step(end);
     }
     fn export(&self) -> NamedTensors {
         self.inner.export()
@@ -155,13 +142,12 @@ fn largest_difference(a: &NamedTensors, b: &NamedTensors) -> f32 {
 /// statistics, and the method's own modules.
 #[test]
 fn micro_batches_give_the_gradient_of_the_whole_batch() {
-    let _path = one_path();
     let views: &[(usize, usize)] = &[(2, SIZE)];
     for (name, views) in [("sogclr", &[(2, SIZE), (2, 6)][..]), ("simclr", views), ("nnclr", views), ("infomin", views)]
     {
         let own: &[(&str, toml::Value)] = if name == "infomin" { &[("norm_groups", 2.into())] } else { &[] };
         let mut whole = Training::new(name, &head(name != "infomin"), own);
-        whole.method = Box::new(Grouped { inner: whole.method, groups: 2 });
+        whole.0.method = Box::new(Grouped { inner: whole.0.method, groups: 2 });
         let mut chunked = Training::new(name, &head(name != "infomin"), own);
         let mut coarse = Training::new(name, &head(name != "infomin"), own);
         for index in 0..2 {
@@ -172,7 +158,7 @@ fn micro_batches_give_the_gradient_of_the_whole_batch() {
         }
         let difference = largest_difference(&whole.model(), &chunked.model());
         assert!(difference < 2e-5, "{name}: {difference}");
-        let difference = largest_difference(&whole.method.export(), &chunked.method.export());
+        let difference = largest_difference(&whole.0.method.export(), &chunked.0.method.export());
         assert!(difference < 2e-5, "{name}: {difference} in the method's own tensors");
         let difference = largest_difference(&coarse.model(), &chunked.model());
         match name {
@@ -185,7 +171,6 @@ fn micro_batches_give_the_gradient_of_the_whole_batch() {
 /// Each running statistic moves once in a step: 0.9·old + 0.1·mean over the chunks of their statistics.
 #[test]
 fn running_statistics_move_once_in_a_step() {
-    let _path = one_path();
     let name = "encoder.bn1.running_mean";
     let batch = batch(&[(2, SIZE)], 0);
     let moved = |chunk: usize| {
@@ -202,16 +187,15 @@ fn running_statistics_move_once_in_a_step() {
 
 #[test]
 fn momentum_weights_follow_by_hand() {
-    let _path = one_path();
     let mut training = Training::new("moco", &head(false), &[("momentum", 0.75.into())]);
-    let (start, before) = (training.model(), training.method.export());
+    let (start, before) = (training.model(), training.0.method.export());
     for (name, tensor) in &start {
         assert_eq!(before[&format!("momentum.{name}")], *tensor, "{name}: it starts as a copy");
     }
     let mut expected = start;
     for index in 0..3 {
         training.step(&batch(&[(2, SIZE)], index), BATCH);
-        let (model, method) = (training.model(), training.method.export());
+        let (model, method) = (training.model(), training.0.method.export());
         for (name, k) in &mut expected {
             if !name.contains("running_") {
                 k.values.iter_mut().zip(&model[name].values).for_each(|(k, q)| *k = 0.75 * *k + 0.25 * q);
@@ -226,13 +210,12 @@ fn momentum_weights_follow_by_hand() {
 /// Weights that were not drawn reach the momentum encoder too.
 #[test]
 fn a_momentum_encoder_starts_from_the_models_weights() {
-    let _path = one_path();
     for method in ["moco", "simo", "infomin"] {
         let mut training = Training::new(method, &head(false), &[]);
         let other = Training::new("simclr", &head(false), &[]);
         training.step(&batch(&[(2, SIZE)], 0), BATCH);
-        training.method.starts_from(other.model.as_ref().unwrap()).unwrap();
-        let (copied, given) = (training.method.export(), other.model());
+        training.0.method.starts_from(other.0.model()).unwrap();
+        let (copied, given) = (training.0.method.export(), other.model());
         for (name, tensor) in &given {
             assert_eq!(copied[&format!("momentum.{name}")], *tensor, "{method}: {name}");
         }
@@ -242,14 +225,13 @@ fn a_momentum_encoder_starts_from_the_models_weights() {
 /// MoCo's queue after three batches holds their keys, oldest first from the place written next.
 #[test]
 fn the_queue_holds_the_keys_of_earlier_batches_in_order() {
-    let _path = one_path();
     let mut training = Training::new("moco", &head(false), &[("queue", 20.into()), ("norm_groups", 2.into())]);
     let mut seen = Vec::new();
     for index in 0..3 {
         let out = training.step(&batch(&[(2, SIZE)], index), BATCH);
-        seen.extend(out.sets.get(SetName::Key(1)).unwrap().matrix().outer_iter().map(|row| row.to_vec()));
+        seen.extend(out.sets.get(SetName::Key(1)).unwrap().unit().matrix().outer_iter().map(|row| row.to_vec()));
     }
-    let tensors = training.method.export();
+    let tensors = training.0.method.export();
     assert_eq!(tensors["queue_next"].values, [4.0], "24 keys in a ring of 20");
     for (row, stored) in tensors["queue"].values.chunks(8).enumerate() {
         let newest = if row < 4 { 20 + row } else { row };
@@ -257,13 +239,16 @@ fn the_queue_holds_the_keys_of_earlier_batches_in_order() {
     }
 }
 
+fn follower(head: &HeadConfig) -> MomentumEncoder {
+    let context = BuildContext { model: &model(head), seed: SEED, compute: Compute::cpu().autodiff() };
+    MomentumEncoder::new(&context, 0.9)
+}
+
 /// Batch norm sees one group of keys at a time, and every key returns to its own sample.
 #[test]
 fn keys_are_normalised_in_shuffled_groups() {
-    let _path = one_path();
     let head = head(false);
-    let parts = Parts { model: &model(&head), seed: SEED, device: Device::flex().autodiff() };
-    let follower = MomentumEncoder::new(&parts, 0.9);
+    let follower = follower(&head);
     let batch = batch(&[(2, SIZE)], 0);
     let close = |a: ndarray::ArrayView1<f32>, b: ndarray::ArrayView1<f32>| (&a - &b).iter().all(|d| d.abs() < 1e-5);
     let order = [5, 2, 7, 0, 1, 6, 3, 4];
@@ -271,8 +256,8 @@ fn keys_are_normalised_in_shuffled_groups() {
     for group in order.chunks(4) {
         let mut sorted = group.to_vec();
         sorted.sort_unstable();
-        let model = Model::new(&model(&head), SEED, &Device::flex());
-        let h = model.forward(batch.crops[0].tensor(1..2, &sorted, &Device::flex()), &mut Pass::Batch);
+        let model = Model::new(&model(&head), SEED, &Compute::cpu());
+        let h = model.forward(batch.crops[0].tensor(1..2, &sorted, Compute::cpu().device()), &mut Pass::Batch);
         let h = Matrix::from_shape_vec((4, 8), h.into_data().try_to_vec::<f32>().unwrap()).unwrap();
         for (place, &row) in sorted.iter().enumerate() {
             assert!(close(shuffled.row(row), h.row(place)), "sample {row}");
@@ -288,13 +273,11 @@ fn keys_are_normalised_in_shuffled_groups() {
 /// MoCo deals its keys to the groups in an order of its own, another in every step.
 #[test]
 fn moco_shuffles_the_groups_of_its_keys_in_every_step() {
-    let _path = one_path();
     let training = Training::new("moco", &head(false), &[("norm_groups", 2.into())]);
-    let parts = Parts { model: &model(&head(false)), seed: SEED, device: Device::flex().autodiff() };
-    let in_order = MomentumEncoder::new(&parts, 0.9).embed(&batch(&[(2, SIZE)], 0), 1, &[0, 1, 2, 3, 4, 5, 6, 7], 4);
+    let in_order = follower(&head(false)).embed(&batch(&[(2, SIZE)], 0), 1, &[0, 1, 2, 3, 4, 5, 6, 7], 4);
     let keys = |index: usize| {
         let batch = Batch { step: index, ..batch(&[(2, SIZE)], 0) };
-        training.method.keys(&batch, BATCH).remove(0).1
+        training.0.method.keys(&batch, BATCH).remove(0).1
     };
     let far = |a: &Matrix, b: &Matrix| (a - b).iter().any(|d| d.abs() > 1e-4);
     assert!(far(&keys(0), &in_order) && far(&keys(0), &keys(1)));
@@ -304,9 +287,9 @@ fn moco_shuffles_the_groups_of_its_keys_in_every_step() {
 /// A head without batch norm: linear layers with bias, ReLU between them.
 #[test]
 fn a_head_without_batch_norm_is_its_formula() {
-    let _path = one_path();
-    let config = HeadConfig { layers: 3, hidden: 5, output: 2, norm: false };
-    let net = initialise(Head::new(&config, 4, &Device::flex()), 1);
+    let config = HeadConfig { layers: 3, hidden: 5, output: 2, norm: false, norm_output: true };
+    let compute = Compute::cpu();
+    let net = initialise(Head::new(&config, 4, &compute), 1);
     let mut tensors = export(&net);
     // Biases start at zero; these are not.
     for (name, tensor) in &mut tensors {
@@ -316,7 +299,7 @@ fn a_head_without_batch_norm_is_its_formula() {
     }
     let net = import(net, &tensors).unwrap();
     let x = hashed("features", 3 * 4);
-    let out = net.forward(Tensor::from_data(TensorData::new(x.clone(), [3, 4]), &Device::flex()), &mut Pass::Batch);
+    let out = net.forward(Tensor::from_data(TensorData::new(x.clone(), [3, 4]), compute.device()), &mut Pass::Batch);
     let ours = out.into_data().try_to_vec::<f32>().unwrap();
     for (row, ours) in x.chunks(4).zip(ours.chunks(2)) {
         let mut h: Vec<f64> = row.iter().map(|&v| f64::from(v)).collect();
@@ -337,30 +320,29 @@ fn a_head_without_batch_norm_is_its_formula() {
 /// Every method lowers its objective on one small batch, and its own modules move.
 #[test]
 fn every_method_learns_a_few_images() {
-    let _path = one_path();
     const BATCHES: usize = 12;
     const STEPS: usize = 10 * BATCHES;
     for name in VIEW_METHODS {
         let with_keys = ["moco", "infomin"].contains(&name);
         let mut training = Training::new(name, &head(!with_keys), &[]);
-        let start = training.method.export();
+        let start = training.0.method.export();
         let objectives: Vec<f64> = (0..STEPS)
             .map(|step| {
                 let part = step % BATCHES;
                 let mut batch = batch(&[(2, SIZE)], 0);
-                let images = hashed(&format!("images {part}"), BATCH * 3 * SIZE * SIZE);
-                let pixels = batch.crops[0].pixels.iter_mut().zip(images.iter().cycle());
-                pixels.for_each(|(pixel, image)| *pixel += 2.0 * image);
+                let images = pixels(hashed(&format!("images {part}"), BATCH * 3 * SIZE * SIZE), SIZE);
+                let all = batch.crops[0].pixels.iter_mut().zip(images.iter().cycle());
+                all.for_each(|(pixel, image)| *pixel += 2.0 * image);
                 batch.ids = (part * BATCH..(part + 1) * BATCH).collect();
                 batch.labels = Some((0..BATCH as u32).map(|id| id / 2).collect());
-                training.step_at(&batch, BATCH, 0.01).objective
+                training.step_at(&batch, BATCH, 0.01).objective.unwrap()
             })
             .collect();
         // A queue is random at first, which makes the first objectives low.
         let mean = |part: &[f64]| part.iter().sum::<f64>() / part.len() as f64;
         let (first, last) = (mean(&objectives[4..16]), mean(&objectives[STEPS - BATCHES..]));
         assert!(last < first - 0.05, "{name}: from {first} to {last}");
-        for (tensor, values) in training.method.export() {
+        for (tensor, values) in training.0.method.export() {
             let is_own = ["predictor.", "jigsaw."].iter().any(|own| tensor.starts_with(own));
             assert!(!is_own || values != start[&tensor], "{name}: {tensor} stood still");
         }

@@ -22,15 +22,7 @@ pub fn open_emoji() -> Result<Dataset, DataError> {
     let split = |sheet| Ok::<_, DataError>(pictures(sheet, captions.len())?.with_captions(captions.clone()));
     let (train, test) = (split(NOTO)?, Some(split(TWEMOJI)?));
     let title = "embedded emoji".to_owned();
-    Ok(Dataset {
-        title,
-        train,
-        test,
-        classes: Vec::new(),
-        native_size: Some(SIDE),
-        is_grey: false,
-        problems: Vec::new(),
-    })
+    Ok(Dataset { title, train, test, classes: Vec::new(), native_size: Some(SIDE), channels: 3, problems: Vec::new() })
 }
 
 /// The first `count` cells of a sheet.

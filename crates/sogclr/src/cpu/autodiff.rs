@@ -7,19 +7,20 @@ use burn::backend::autodiff::grads::Gradients;
 use burn::backend::autodiff::ops::{Backward, NodeGuard, Ops, OpsKind};
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Autodiff, AutodiffBackend, Backend, TensorMetadata};
+use sogclr_kernels::{Engine, Isa};
 
 #[derive(Debug)]
 struct ConvBackward;
 
 impl<B: ChannelsLastGrad> Backward<B, 2> for ConvBackward {
-    /// x, weight, stride
-    type State = (FloatTensor<B>, FloatTensor<B>, usize);
+    /// x, weight, stride, engine
+    type State = (FloatTensor<B>, FloatTensor<B>, usize, Engine);
 
     fn backward(self, ops: Ops<Self::State, 2>, grads: &mut Gradients, _: &mut Checkpointer) {
         let [x_node, weight_node] = ops.parents;
         let dy = grads.consume::<B>(&ops.node);
-        let (x, weight, stride) = ops.state;
-        let (dx, dw) = B::conv_last_backward(x, weight, dy, stride, x_node.is_some());
+        let (x, weight, stride, engine) = ops.state;
+        let (dx, dw) = B::conv_last_backward(x, weight, dy, stride, engine, x_node.is_some());
         for (node, grad) in [(x_node, dx), (weight_node, Some(dw))] {
             if let (Some(node), Some(grad)) = (node, grad) {
                 grads.register::<B>(node.id, grad);
@@ -69,6 +70,7 @@ struct NormState<B: Backend> {
     /// The output, where ReLU was applied.
     y: Option<FloatTensor<B>>,
     epsilon: f64,
+    isa: Isa,
 }
 
 /// y, mean, var
@@ -83,9 +85,9 @@ impl<B: ChannelsLastGrad, const N: usize> Backward<B, N> for NormBackward {
 
     fn backward(self, ops: Ops<Self::State, N>, grads: &mut Gradients, _: &mut Checkpointer) {
         let dy = grads.consume::<B>(&ops.node);
-        let NormState { x, weight, mean, var, y, epsilon } = ops.state;
+        let NormState { x, weight, mean, var, y, epsilon, isa } = ops.state;
         let wants_residual = ops.parents.get(3).is_some_and(Option::is_some);
-        let grad = B::norm_backward(x, weight, mean, var, y, dy, wants_residual, epsilon);
+        let grad = B::norm_backward(x, weight, mean, var, y, dy, wants_residual, epsilon, isa);
         let all = [Some(grad.x), Some(grad.weight), Some(grad.bias), grad.residual];
         for (node, grad) in ops.parents.into_iter().zip(all) {
             if let (Some(node), Some(grad)) = (node, grad) {
@@ -110,11 +112,11 @@ fn track_norm<B: ChannelsLastGrad, C: CheckpointStrategy, const N: usize>(
 }
 
 impl<B: ChannelsLastGrad, C: CheckpointStrategy> ChannelsLast for Autodiff<B, C> {
-    fn conv_last(x: FloatTensor<Self>, weight: FloatTensor<Self>, stride: usize) -> FloatTensor<Self> {
+    fn conv_last(x: FloatTensor<Self>, weight: FloatTensor<Self>, stride: usize, engine: Engine) -> FloatTensor<Self> {
         let ((x, x_node), (weight, weight_node)) = (x.into_parts(), weight.into_parts());
-        let y = B::conv_last(x.clone(), weight.clone(), stride);
+        let y = B::conv_last(x.clone(), weight.clone(), stride, engine);
         match Backward::<B, 2>::prepare::<C>(ConvBackward, [x_node, weight_node]).compute_bound().stateful() {
-            OpsKind::Tracked(prep) => prep.finish((x, weight, stride), y),
+            OpsKind::Tracked(prep) => prep.finish((x, weight, stride, engine), y),
             OpsKind::UnTracked(prep) => prep.finish(y),
         }
     }
@@ -144,11 +146,12 @@ impl<B: ChannelsLastGrad, C: CheckpointStrategy> ChannelsLast for Autodiff<B, C>
         bias: FloatTensor<Self>,
         relu: bool,
         epsilon: f64,
+        isa: Isa,
     ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>) {
         let ((x, x_node), (weight, weight_node), (bias, bias_node)) =
             (x.into_parts(), weight.into_parts(), bias.into_parts());
-        let (y, mean, var) = B::norm(x.clone(), weight.clone(), bias, relu, epsilon);
-        let state = NormState { x, weight, mean, var, y: relu.then(|| y.clone()), epsilon };
+        let (y, mean, var) = B::norm(x.clone(), weight.clone(), bias, relu, epsilon, isa);
+        let state = NormState { x, weight, mean, var, y: relu.then(|| y.clone()), epsilon, isa };
         track_norm::<B, C, 3>([x_node, weight_node, bias_node], state, y)
     }
 
@@ -159,11 +162,12 @@ impl<B: ChannelsLastGrad, C: CheckpointStrategy> ChannelsLast for Autodiff<B, C>
         residual: FloatTensor<Self>,
         relu: bool,
         epsilon: f64,
+        isa: Isa,
     ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>) {
         let ((x, x_node), (weight, weight_node)) = (x.into_parts(), weight.into_parts());
         let ((bias, bias_node), (residual, residual_node)) = (bias.into_parts(), residual.into_parts());
-        let (y, mean, var) = B::norm_add(x.clone(), weight.clone(), bias, residual, relu, epsilon);
-        let state = NormState { x, weight, mean, var, y: relu.then(|| y.clone()), epsilon };
+        let (y, mean, var) = B::norm_add(x.clone(), weight.clone(), bias, residual, relu, epsilon, isa);
+        let state = NormState { x, weight, mean, var, y: relu.then(|| y.clone()), epsilon, isa };
         track_norm::<B, C, 4>([x_node, weight_node, bias_node, residual_node], state, y)
     }
 
@@ -174,8 +178,9 @@ impl<B: ChannelsLastGrad, C: CheckpointStrategy> ChannelsLast for Autodiff<B, C>
         residual: FloatTensor<Self>,
         has_residual: bool,
         relu: bool,
+        isa: Isa,
     ) -> FloatTensor<Self> {
         let inner = |tensor: FloatTensor<Self>| tensor.into_parts().0;
-        Self::from_inner(B::scale_shift(inner(x), inner(scale), inner(shift), inner(residual), has_residual, relu))
+        Self::from_inner(B::scale_shift(inner(x), inner(scale), inner(shift), inner(residual), has_residual, relu, isa))
     }
 }

@@ -10,11 +10,11 @@ use sogclr::storage::{StorageError, read, write_atomic};
 use sogclr::theory::FiniteProblem;
 use std::path::{Path, PathBuf};
 
-pub struct Parts {
+pub struct Saved {
     folder: PathBuf,
 }
 
-impl Parts {
+impl Saved {
     /// Keeps what an earlier start with the same settings on the same problem has finished, and nothing else.
     pub fn open(out: &Path, settings: &Value, problem: &FiniteProblem) -> Result<Self, CliError> {
         let folder = out.join("parts");
@@ -73,7 +73,7 @@ mod tests {
         let out = tempfile::tempdir().unwrap();
         let open = |seed: u64, value: f32| {
             let problem = FiniteProblem { embeddings: Matrix::from_elem((4, 2), value), augmentations: 2 };
-            Parts::open(out.path(), &json!({ "seed": seed }), &problem).unwrap()
+            Saved::open(out.path(), &json!({ "seed": seed }), &problem).unwrap()
         };
         let stopped = || Err(CliError::Stopped(String::new()));
         for (seed, value) in [(1, 0.5), (2, 0.5), (2, 0.6)] {

@@ -2,11 +2,12 @@
 
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Backend, backend_extension};
+use sogclr_kernels::{Engine, Isa};
 
 /// Operations on channel-last activations.
 #[backend_extension(Flex, Autodiff)]
 pub trait ChannelsLast: Backend {
-    fn conv_last(x: FloatTensor<Self>, weight: FloatTensor<Self>, stride: usize) -> FloatTensor<Self>;
+    fn conv_last(x: FloatTensor<Self>, weight: FloatTensor<Self>, stride: usize, engine: Engine) -> FloatTensor<Self>;
 
     fn max_pool_last(x: FloatTensor<Self>) -> FloatTensor<Self>;
 
@@ -18,6 +19,7 @@ pub trait ChannelsLast: Backend {
         bias: FloatTensor<Self>,
         relu: bool,
         epsilon: f64,
+        isa: Isa,
     ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>);
 
     fn norm_add(
@@ -27,6 +29,7 @@ pub trait ChannelsLast: Backend {
         residual: FloatTensor<Self>,
         relu: bool,
         epsilon: f64,
+        isa: Isa,
     ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>);
 
     fn scale_shift(
@@ -36,6 +39,7 @@ pub trait ChannelsLast: Backend {
         residual: FloatTensor<Self>,
         has_residual: bool,
         relu: bool,
+        isa: Isa,
     ) -> FloatTensor<Self>;
 }
 
@@ -47,6 +51,7 @@ pub trait ChannelsLastGrad: ChannelsLast {
         weight: FloatTensor<Self>,
         dy: FloatTensor<Self>,
         stride: usize,
+        engine: Engine,
         wants_dx: bool,
     ) -> (Option<FloatTensor<Self>>, FloatTensor<Self>);
 
@@ -66,6 +71,7 @@ pub trait ChannelsLastGrad: ChannelsLast {
         dy: FloatTensor<Self>,
         wants_residual: bool,
         epsilon: f64,
+        isa: Isa,
     ) -> NormGrads<Self>;
 }
 

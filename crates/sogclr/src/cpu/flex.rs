@@ -5,9 +5,8 @@ use burn::backend::Flex;
 use burn::backend::tensor::FloatTensor;
 use burn::tensor::{DType, Tensor, TensorData};
 use burn_std::{AccessError, AccessPolicy, AllocationController, AllocationProperty, Bytes};
-use rayon::prelude::*;
 use sogclr_kernels::{
-    Buffer, Conv, MaxPool, NormInput, NormStats, conv2d, conv2d_input_grad, conv2d_weight_grad, max_pool,
+    Buffer, Conv, Engine, Isa, MaxPool, NormInput, NormStats, conv2d, conv2d_input_grad, conv2d_weight_grad, max_pool,
     max_pool_grad, mean_pool, mean_pool_grad, norm_apply, norm_backward, norm_stats,
 };
 use std::mem::MaybeUninit;
@@ -53,24 +52,7 @@ fn vector(values: Vec<f32>) -> FlexTensor {
 
 /// The tensor with its values in order.
 fn packed(tensor: FlexTensor) -> FlexTensor {
-    if tensor.is_contiguous() { tensor } else { channels_last(&tensor).unwrap_or_else(|| tensor.to_contiguous()) }
-}
-
-/// Images `[n, h, w, c]` that are a view of ordered `[n, c, h, w]` ones, put in order by all threads.
-fn channels_last(tensor: &FlexTensor) -> Option<FlexTensor> {
-    let &[n, h, w, c] = dims(tensor).as_slice() else { return None };
-    let expected = [c * h * w, w, 1, h * w].map(|stride| stride as isize);
-    if tensor.layout().strides() != expected || n * h * w * c == 0 {
-        return None;
-    }
-    let from = &tensor.storage::<f32>()[tensor.layout().start_offset()..][..n * c * h * w];
-    let mut out = Buffer::new(from.len());
-    out.par_chunks_mut(h * w * c).zip(from.par_chunks(h * w * c)).for_each(|(out, from)| {
-        for (channel, plane) in from.chunks_exact(h * w).enumerate() {
-            out[channel..].iter_mut().step_by(c).zip(plane).for_each(|(out, value)| *out = *value);
-        }
-    });
-    Some(pooled(out, &[n, h, w, c]))
+    if tensor.is_contiguous() { tensor } else { tensor.to_contiguous() }
 }
 
 /// The tensor as one that nobody else holds and whose memory is all its own.
@@ -127,24 +109,25 @@ fn norm_forward(
     residual: Option<FlexTensor>,
     relu: bool,
     epsilon: f64,
+    isa: Isa,
 ) -> (FlexTensor, FlexTensor, FlexTensor) {
     let (x, weight, bias, residual) = (packed(x), packed(weight), packed(bias), residual.map(packed));
     let channels = values(&weight).len();
-    let stats = norm_stats(values(&x), channels);
+    let stats = norm_stats(isa, values(&x), channels);
     let scale: Vec<f32> =
         values(&weight).iter().zip(&stats.var).map(|(w, var)| w / (var + epsilon as f32).sqrt()).collect();
     let shift: Vec<f32> = (0..channels).map(|c| values(&bias)[c] - stats.mean[c] * scale[c]).collect();
     let mut y = Buffer::new(values(&x).len());
-    norm_apply(values(&x), residual.as_ref().map(values), &scale, &shift, relu, &mut y);
+    norm_apply(isa, values(&x), residual.as_ref().map(values), &scale, &shift, relu, &mut y);
     (pooled(y, &dims(&x)), vector(stats.mean), vector(stats.var))
 }
 
 impl ChannelsLast for Flex {
-    fn conv_last(x: FlexTensor, weight: FlexTensor, stride: usize) -> FlexTensor {
+    fn conv_last(x: FlexTensor, weight: FlexTensor, stride: usize, engine: Engine) -> FlexTensor {
         let (x, weight) = (packed(x), packed(weight));
         let shape = conv_shape(&x, &weight, stride);
         let mut y = Buffer::new(shape.y_len());
-        conv2d(shape, values(&x), values(&weight), &mut y);
+        conv2d(engine, shape, values(&x), values(&weight), &mut y);
         let (h, w) = shape.out();
         pooled(y, &[shape.n, h, w, shape.co])
     }
@@ -172,8 +155,9 @@ impl ChannelsLast for Flex {
         bias: FlexTensor,
         relu: bool,
         epsilon: f64,
+        isa: Isa,
     ) -> (FlexTensor, FlexTensor, FlexTensor) {
-        norm_forward(x, weight, bias, None, relu, epsilon)
+        norm_forward(x, weight, bias, None, relu, epsilon, isa)
     }
 
     fn norm_add(
@@ -183,8 +167,9 @@ impl ChannelsLast for Flex {
         residual: FlexTensor,
         relu: bool,
         epsilon: f64,
+        isa: Isa,
     ) -> (FlexTensor, FlexTensor, FlexTensor) {
-        norm_forward(x, weight, bias, Some(residual), relu, epsilon)
+        norm_forward(x, weight, bias, Some(residual), relu, epsilon, isa)
     }
 
     fn scale_shift(
@@ -194,11 +179,12 @@ impl ChannelsLast for Flex {
         residual: FlexTensor,
         has_residual: bool,
         relu: bool,
+        isa: Isa,
     ) -> FlexTensor {
         let (x, scale, shift, residual) = (packed(x), packed(scale), packed(shift), packed(residual));
         let mut y = Buffer::new(values(&x).len());
         let residual = has_residual.then(|| values(&residual));
-        norm_apply(values(&x), residual, values(&scale), values(&shift), relu, &mut y);
+        norm_apply(isa, values(&x), residual, values(&scale), values(&shift), relu, &mut y);
         pooled(y, &dims(&x))
     }
 }
@@ -209,17 +195,18 @@ impl ChannelsLastGrad for Flex {
         weight: FlexTensor,
         dy: FlexTensor,
         stride: usize,
+        engine: Engine,
         wants_dx: bool,
     ) -> (Option<FlexTensor>, FlexTensor) {
         let (x, weight, dy) = (packed(x), packed(weight), packed(dy));
         let shape = conv_shape(&x, &weight, stride);
         let mut dw = Buffer::new(shape.w_len());
-        conv2d_weight_grad(shape, values(&x), values(&dy), &mut dw);
+        conv2d_weight_grad(engine, shape, values(&x), values(&dy), &mut dw);
         let x_dims = dims(&x);
         drop(x);
         let dx = wants_dx.then(|| {
             let mut dx = Buffer::new(shape.x_len());
-            conv2d_input_grad(shape, values(&dy), values(&weight), &mut dx);
+            conv2d_input_grad(engine, shape, values(&dy), values(&weight), &mut dx);
             pooled(dx, &x_dims)
         });
         (dx, pooled(dw, &dims(&weight)))
@@ -248,12 +235,13 @@ impl ChannelsLastGrad for Flex {
         dy: FlexTensor,
         wants_residual: bool,
         epsilon: f64,
+        isa: Isa,
     ) -> NormGrads<Flex> {
         let (weight, y, mut dy) = (packed(weight), y.map(packed), owned(dy));
         let stats = NormStats { mean: values(&packed(mean)).to_vec(), var: values(&packed(var)).to_vec() };
         let gate = y.as_ref().map(values);
         let backward =
-            |x: NormInput, dy: &mut [f32]| norm_backward(x, gate, dy, &stats, values(&weight), epsilon as f32);
+            |x: NormInput, dy: &mut [f32]| norm_backward(isa, x, gate, dy, &stats, values(&weight), epsilon as f32);
         // Gradients take the place of what they are made of: dx that of dy, or of x where the residual takes dy's.
         let (grad, x, residual) = if wants_residual {
             let mut x = owned(x);

@@ -1,4 +1,4 @@
-//! What the process has used so far.
+//! What the process has used so far, and what the machine has.
 
 /// User and system time of all threads, in seconds; `None` where the system does not tell.
 pub fn cpu_seconds() -> Option<f64> {
@@ -39,4 +39,11 @@ fn resource_usage() -> libc::rusage {
         libc::getrusage(libc::RUSAGE_SELF, &mut usage);
         usage
     }
+}
+
+/// Memory that can be had without swapping, where the system tells.
+pub fn free_memory_gb() -> Option<f64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    Some(line.trim().strip_suffix("kB")?.trim().parse::<f64>().ok()? * 1024e-9)
 }

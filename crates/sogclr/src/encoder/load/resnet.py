@@ -1,20 +1,3 @@
-"""This run's encoder in PyTorch, and images prepared as `sogclr eval` prepares them. Needs torch, safetensors and pillow.
-
-    from load import encoder, preprocess
-    features = encoder()(preprocess(PIL.Image.open("photo.jpg"))[None])
-"""
-
-from pathlib import Path
-
-import numpy
-import torch
-from PIL import Image
-from safetensors.torch import load_file
-from torch import nn
-
-SETTINGS
-
-
 class Block(nn.Module):
     """torchvision's Bottleneck, or its BasicBlock where nothing is expanded."""
 
@@ -44,11 +27,11 @@ class Block(nn.Module):
         return (y + self.downsample(x)).relu()
 
 
-class Encoder(nn.Module):
+class Trunk(nn.Module):
     def __init__(self):
         super().__init__()
         kernel, stride = (3, 1) if SMALL_STEM else (7, 2)
-        self.conv1 = nn.Conv2d(3, STEM, kernel, stride, kernel // 2, bias=False)
+        self.conv1 = nn.Conv2d(CHANNELS, STEM, kernel, stride, kernel // 2, bias=False)
         self.bn1 = nn.BatchNorm2d(STEM)
         self.maxpool = nn.Identity() if SMALL_STEM else nn.MaxPool2d(3, 2, 1)
         inputs = STEM
@@ -66,7 +49,5 @@ class Encoder(nn.Module):
         return x.mean((2, 3))
 
 
-def encoder():
-    model = Encoder()
-    model.load_state_dict(load_file(Path(__file__).with_name("encoder.safetensors")), strict=True)
-    return model.eval()
+def trunk():
+    return Trunk()

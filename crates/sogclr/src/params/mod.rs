@@ -1,8 +1,7 @@
-//! Parameters by name: export, import, initialisation and the commit of batch-norm buffers. The name of a
+//! Parameters by name: export, import and initialisation, and the way of values from the device to the host. The name of a
 //! parameter is its path in the module tree, which is torchvision's state-dict name.
 
-use super::batch_norm::{BufferUpdates, MOMENTUM};
-use crate::math::SampleRng;
+use crate::math::{Matrix, SampleRng};
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::tensor::{Tensor, TensorData};
 use std::collections::{BTreeMap, BTreeSet};
@@ -96,6 +95,17 @@ impl<T: NamedMapper> ModuleMapper for Named<'_, T> {
     }
 }
 
+/// The values of a tensor, in order.
+pub fn to_host<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
+    tensor.into_data().try_to_vec::<f32>().expect("tensors of this crate are f32")
+}
+
+/// A tensor of two dimensions as a matrix on the host.
+pub fn to_matrix(tensor: Tensor<2>) -> Matrix {
+    let dims = tensor.dims();
+    Matrix::from_shape_vec(dims, to_host(tensor)).expect("as many values as the shape says")
+}
+
 /// Copies every parameter and buffer of `module` to the host.
 pub fn export<M: Module>(module: &M) -> NamedTensors {
     struct Export(NamedTensors);
@@ -103,7 +113,7 @@ pub fn export<M: Module>(module: &M) -> NamedTensors {
         fn visit<const D: usize>(&mut self, name: String, param: &Param<Tensor<D>>) {
             let tensor = param.val().inner();
             let shape = tensor.dims().to_vec();
-            let values = tensor.into_data().try_to_vec::<f32>().expect("parameters are f32");
+            let values = to_host(tensor);
             self.0.insert(name, HostTensor { shape, values });
         }
     }
@@ -157,7 +167,7 @@ pub fn initialise<M: Module>(module: M, seed: u64) -> M {
 }
 
 /// Draws the parameters for which `deviation(name, shape)` gives a standard deviation; the others keep their values.
-pub(super) fn initialise_by<M: Module>(module: M, seed: u64, deviation: impl Fn(&str, &[usize]) -> Option<f64>) -> M {
+pub(crate) fn initialise_by<M: Module>(module: M, seed: u64, deviation: impl Fn(&str, &[usize]) -> Option<f64>) -> M {
     struct Initialise<F> {
         seed: u64,
         deviation: F,
@@ -173,23 +183,6 @@ pub(super) fn initialise_by<M: Module>(module: M, seed: u64, deviation: impl Fn(
         }
     }
     map_named(module, &mut Initialise { seed, deviation })
-}
-
-/// Moves the running statistics towards those that a step collected: (1 − momentum)·running + momentum·batch.
-pub fn apply_buffers<M: Module>(module: M, updates: &mut BufferUpdates) -> M {
-    struct Apply<'a>(&'a mut BufferUpdates);
-    impl ModuleMapper for Apply<'_> {
-        fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-            let Some(batch) = self.0.take(param.id) else { return param };
-            param.map(|running| {
-                let batch = batch.reshape(running.dims());
-                let is_autodiff = running.is_autodiff();
-                let moved = running.inner() * (1.0 - MOMENTUM) + batch * MOMENTUM;
-                if is_autodiff { moved.autodiff() } else { moved }
-            })
-        }
-    }
-    module.map(&mut Apply(updates))
 }
 
 /// `param` with new values on its own device, keeping its identity and whether it is trained.

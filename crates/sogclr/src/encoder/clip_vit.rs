@@ -1,0 +1,188 @@
+//! CLIP's vision transformer: patches and a class token, transformer blocks, a projection of the class token. Parameters have
+//! the names of CLIP's state dict, below `visual`.
+
+use super::batch_norm::Pass;
+use super::layers::value_for;
+use super::transformer::{LayerNorm, Transformer, clip_deviation, patches};
+use super::{ClipStem, Compute, EncoderSpec, Family, Network, PythonLoader};
+use crate::check::{Problem, parse_name, require};
+use crate::math::Layout;
+use burn::module::{Module, Param};
+use burn::tensor::Tensor;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+/// Blocks of the transformer.
+const LAYERS: usize = 4;
+/// Patches on each side of an image.
+const GRID: usize = 8;
+
+/// The name of CLIP's vision transformer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum ClipVitName {
+    /// Four layers of width 192 over 8×8 patches, 256 values out.
+    ClipVitXs,
+}
+
+/// CLIP's vision transformer, small. Its features are the embedding that texts share.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ClipVitConfig {
+    /// clip-vit-xs is a vision transformer of 4 layers of width 192 over 8×8 patches, 256 out.
+    pub name: ClipVitName,
+    /// Multiplies the width of the transformer.
+    pub width: f64,
+    /// What belongs to the clip encoders; leave it out.
+    #[serde(default)]
+    pub stem: ClipStem,
+}
+
+impl ClipVitConfig {
+    fn channels(&self) -> usize {
+        (192.0 * self.width).round() as usize
+    }
+
+    /// Heads of 64 values.
+    fn heads(&self) -> usize {
+        (self.channels() / 64).max(1)
+    }
+
+    /// Side of a patch in pixels.
+    fn patch(&self, size: usize) -> usize {
+        (size / GRID).max(1)
+    }
+}
+
+impl EncoderSpec for ClipVitConfig {
+    fn name(&self) -> &'static str {
+        Self::NAMES[self.name as usize]
+    }
+
+    fn check(&self, size: usize) -> Result<(), Problem> {
+        let (width, channels) = (self.width, self.channels());
+        require((0.0625..=16.0).contains(&width), "encoder.width", || {
+            format!("is {width}; it must lie between 0.0625 and 16")
+        })?;
+        require(channels > 0 && channels.is_multiple_of(64), "encoder.width", || {
+            format!("gives a transformer of width {channels}; it must be a multiple of 64")
+        })?;
+        require(size.is_multiple_of(GRID), "encoder.name", || {
+            format!("needs images whose side is a multiple of {GRID}, not {size} pixels")
+        })
+    }
+
+    fn feature_dim(&self) -> usize {
+        256
+    }
+
+    fn is_embedding(&self) -> bool {
+        true
+    }
+
+    fn has_one_size(&self) -> bool {
+        true
+    }
+
+    fn deviation(&self, name: &str, dims: &[usize]) -> Option<f64> {
+        clip_deviation(LAYERS, name, dims)
+    }
+
+    fn activations(&self, _: usize, _: usize) -> usize {
+        // q, k, v, what attention mixes, the MLP's four widths and two sums, of each place
+        LAYERS * (GRID * GRID + 1) * 10 * self.channels()
+    }
+
+    fn open_clip(&self, size: usize) -> Option<Value> {
+        let (width, heads) = (self.channels(), self.heads());
+        Some(json!({
+            "layers": LAYERS, "width": width, "head_width": width / heads,
+            "patch_size": self.patch(size), "image_size": size,
+        }))
+    }
+
+    fn python(&self, size: usize, _: usize) -> PythonLoader {
+        PythonLoader::of_open_clip(self.open_clip(size), self.feature_dim())
+    }
+}
+
+impl Family for ClipVitConfig {
+    type Net = ClipVit;
+
+    const NAMES: &'static [&'static str] = &["clip-vit-xs"];
+
+    fn named(name: &str, _: usize) -> Option<Self> {
+        Some(Self { name: parse_name(name).ok()?, width: 1.0, stem: ClipStem::Clip })
+    }
+
+    fn build(&self, size: usize, channels: usize, compute: &Compute) -> ClipVit {
+        let shape = (self.channels(), LAYERS, self.heads());
+        ClipVit::with_shape(shape, self.patch(size), self.feature_dim(), (size, channels), compute)
+    }
+}
+
+/// The weight of a convolution whose stride is its kernel.
+#[derive(Module, Debug)]
+pub struct PatchEmbedding {
+    weight: Param<Tensor<4>>,
+}
+
+/// CLIP's vision transformer.
+#[derive(Module, Debug)]
+pub struct ClipVit {
+    class_embedding: Param<Tensor<1>>,
+    positional_embedding: Param<Tensor<2>>,
+    proj: Param<Tensor<2>>,
+    conv1: PatchEmbedding,
+    ln_pre: LayerNorm,
+    transformer: Transformer,
+    ln_post: LayerNorm,
+    #[module(skip)]
+    layout: Layout,
+}
+
+impl ClipVit {
+    /// Any width, blocks, heads, patch and dimension of the embedding, for images of `size` pixels.
+    #[doc(hidden)]
+    pub fn with_shape(
+        (width, layers, heads): (usize, usize, usize),
+        patch: usize,
+        output: usize,
+        (size, channels): (usize, usize),
+        compute: &Compute,
+    ) -> Self {
+        let device = compute.device();
+        let zeros = |rows, columns| Param::from_tensor(Tensor::zeros([rows, columns], device));
+        let places = (size / patch).pow(2);
+        let weight = Param::from_tensor(Tensor::zeros([width, channels, patch, patch], device));
+        Self {
+            class_embedding: Param::from_tensor(Tensor::zeros([width], device)),
+            positional_embedding: zeros(places + 1, width),
+            proj: zeros(width, output),
+            conv1: PatchEmbedding { weight },
+            ln_pre: LayerNorm::new(width, device),
+            transformer: Transformer::new(width, layers, heads, compute),
+            ln_post: LayerNorm::new(width, device),
+            layout: compute.layout(),
+        }
+    }
+}
+
+impl Network for ClipVit {
+    /// → embeddings `[N, dim]`, not normalised
+    fn forward(&self, x: Tensor<4>, _: &mut Pass) -> Tensor<2> {
+        let weight = value_for(&self.conv1.weight, &x);
+        let [width, channels, patch, _] = weight.dims();
+        let (patches, [n, places]) = patches(x, patch, self.layout);
+        let tokens = patches.matmul(weight.reshape([width, channels * patch * patch]).transpose());
+        let tokens = tokens.reshape([n, places, width]);
+        let class = value_for(&self.class_embedding, &tokens).reshape([1, 1, width]).repeat_dim(0, n);
+        let x = Tensor::cat(vec![class, tokens], 1);
+        let x = x.clone() + value_for(&self.positional_embedding, &x).unsqueeze();
+        let x = self.transformer.forward(self.ln_pre.forward(x), None);
+        let class = self.ln_post.forward(x.narrow(1, 0, 1)).reshape([n, width]);
+        let proj = value_for(&self.proj, &class);
+        class.matmul(proj)
+    }
+}
