@@ -45,6 +45,8 @@ for run in map(Path, sys.argv[3:]):
     script = load_script(run)
     model = script.encoder()
     encode = model.encode_image if "text" in config else model
+    if hasattr(getattr(model, "visual", None), "trunk"):
+        encode = model.visual.trunk  # features, before the projection to what texts share
     with torch.no_grad():
         batch = torch.stack([script.preprocess(Image.open(images / name)) for name in names])
         theirs = encode(batch)

@@ -39,6 +39,11 @@ impl fmt::Display for CliError {
 
 impl From<ConfigError> for CliError {
     fn from(error: ConfigError) -> Self {
+        if let ConfigError::Device(name) = error {
+            let text =
+                format!("{name} is not in this build: build it again with `--features {name}`, or use --device cpu");
+            return Self::Input(text);
+        }
         Self::input(error)
     }
 }
@@ -74,9 +79,12 @@ impl From<TrainError> for CliError {
                 "{} is not a run folder (it has no config.toml): name the folder that `sogclr pretrain --out` made",
                 folder.display()
             ),
+            // What was edited in a file is mended there.
+            error @ TrainError::Edited { .. } => error.to_string(),
             error => with_flags(&error.to_string()),
         };
         match error {
+            TrainError::Config(inner) => inner.into(),
             TrainError::Storage(inner) => inner.into(),
             error if error.is_input() => Self::Input(text),
             _ => Self::Failed(text),

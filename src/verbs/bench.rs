@@ -188,8 +188,10 @@ impl Step {
 impl Kernels {
     fn run(self) -> Result<(), CliError> {
         let encoder = self.work.check()?;
-        let Some(engine) = open_device(self.work.device)?.engine() else {
-            return Err(CliError::Input("only the CPU has kernels to measure: use --device cpu or cpu-exact".into()));
+        let no_kernels = "only the CPU has kernels to measure: use --device cpu or cpu-exact";
+        let compute = if self.work.device.is_cpu() { Some(open_device(self.work.device)?) } else { None };
+        let Some(engine) = compute.and_then(|compute| compute.engine()) else {
+            return Err(CliError::Input(no_kernels.into()));
         };
         let shapes = encoder.spec().convolutions(self.work.image_size, 3).len();
         if shapes == 0 {

@@ -28,7 +28,7 @@ const CASES: &[(&[&str], &str)] = &[
     (&["--set", "optimizer.weight_decay=nan"], "optimizer.weight_decay"),
     (&["--set", "augment.jitter.hue=nan"], "augment.jitter"),
     (&["--set", "augment.mean=[nan, 0, 0]"], "augment.mean"),
-    (&["--method", "byol"], "known methods are sogclr, simclr"),
+    (&["--method", "bylo"], "known methods are sogclr, simclr"),
     (&["--method", "simo", "--set", "method.alpha=0"], "method.alpha"),
     (&["--method", "debiased", "--set", "method.prior=1"], "method.prior"),
     (&["--method", "dcl", "--set", "method.sigma=-1"], "method.sigma"),

@@ -60,7 +60,7 @@ fn impossible_races_are_refused_before_anything_is_written() {
     let root = tempfile::tempdir().unwrap();
     let out = root.path().join("race");
     for (more, words) in [
-        (&["--methods", "simclr,byol"][..], "known methods"),
+        (&["--methods", "simclr,bylo"][..], "known methods"),
         (&["--methods", "simclr,simclr"], "twice"),
         (&["--methods", "simclr", "--seeds", "0"], "--seeds"),
         (&["--methods", "simclr", "--method", "dcl"], "--methods, a list"),

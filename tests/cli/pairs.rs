@@ -208,7 +208,8 @@ fn what_is_wrong_with_pairs_is_named_before_anything_is_written() {
     }
     for (more, words) in [
         (&["--method", "simclr"][..], "simclr is for images alone"),
-        (&["--encoder", "resnet18"], "use clip-s"),
+        (&["--encoder", "resnet7"], "known encoders are resnet8"),
+        (&["--set", "text.output=3"], "fixes it to 256"),
         (&["--image-size", "40"], "multiple of 32"),
         (&["--views", "2x32"], "exactly 1"),
         (&["--set", "text.heads=3"], "must divide the width"),
@@ -263,12 +264,15 @@ fn retrieval_says_what_it_leaves_out() {
 
     std::fs::write(images.join("red_square/0.png"), "no picture").unwrap();
     let (code, text) = failure(&mut retrieval(&[]));
-    assert!(code == 2 && text.contains("1 of 4 images") && text.ends_with("leave them out with --skip-bad"), "{text}");
+    assert!(
+        code == 2 && text.contains("1 of 4 images") && text.ends_with("leave them out by data.skip_bad (--skip-bad)"),
+        "{text}"
+    );
     let good = std::fs::read_to_string(&table).unwrap();
     std::fs::write(&table, good + "no.png\tnothing\n").unwrap();
     let (code, text) = failure(&mut retrieval(&[]));
     assert!(
-        code == 2 && text.contains("1 of 9 captions") && text.ends_with("leave them out with --skip-bad"),
+        code == 2 && text.contains("1 of 9 captions") && text.ends_with("leave them out by data.skip_bad (--skip-bad)"),
         "{text}"
     );
 

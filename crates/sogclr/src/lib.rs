@@ -33,3 +33,5 @@ pub mod trained;
 
 /// The version of burn that models, tensors and devices here are of.
 pub use burn;
+/// The version of ndarray that matrices here are of.
+pub use ndarray;

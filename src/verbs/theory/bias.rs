@@ -103,6 +103,7 @@ impl Bias {
         plan
     }
 
+    // Long: one chart after the other, each said once.
     fn report(&self, study: &BiasStudy, rows: &[BiasRow]) -> Result<(), CliError> {
         let text = self.table(rows);
         say!("{text}");

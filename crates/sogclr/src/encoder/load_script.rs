@@ -7,6 +7,8 @@ const PREAMBLE: &str = include_str!("load/images.py");
 const PAIRS: &str = include_str!("load/pairs.py");
 const CLIP: &str = include_str!("load/clip.py");
 const PREPROCESS: &str = include_str!("load/preprocess.py");
+/// For images that Pillow does not know.
+const NORMALISE: &str = include_str!("load/normalise.py");
 
 /// How an encoder is built in Python.
 pub struct PythonLoader {
@@ -32,11 +34,12 @@ pub fn load_script(model: &ModelConfig, resize: usize, mean: &[f32], std: &[f32]
     let (size, spec) = (model.image_size, model.encoder.spec());
     let mut settings = format!("RESIZE, SIZE = {resize}, {size}\nMEAN, STD = {mean:?}, {std:?}\n");
     let loader = spec.python(size, model.channels);
+    let preprocess = if model.channels == 3 { PREPROCESS } else { NORMALISE };
     let (text, program) = match &model.text {
         None => (PREAMBLE, loader.program),
         Some(text) if model.open_clip().is_some() => {
             settings += &format!("CONTEXT = {}\n", text.context);
-            return CLIP.replace("SETTINGS\n", &settings) + PREPROCESS;
+            return CLIP.replace("SETTINGS\n", &settings) + preprocess;
         }
         Some(text) => {
             let (dim, features) = (model.output(), spec.feature_dim());
@@ -50,5 +53,5 @@ pub fn load_script(model: &ModelConfig, resize: usize, mean: &[f32], std: &[f32]
     };
     let needs: String = loader.needs.iter().map(|package| format!(" {package},")).collect();
     settings += &(loader.settings + "\n");
-    text.replace("TRUNK\n", program).replace("NEEDS", &needs).replace("SETTINGS\n", &settings) + PREPROCESS
+    text.replace("TRUNK\n", program).replace("NEEDS", &needs).replace("SETTINGS\n", &settings) + preprocess
 }

@@ -1,7 +1,7 @@
 //! Weighted k-nearest-neighbour vote: cosine similarity s, weight exp(s/0.07).
 
 use super::{Accuracy, Labelled};
-use crate::cpu::Isa;
+use crate::math::Isa;
 use crate::math::{UnitRows, map_rows};
 
 const TEMPERATURE: f64 = 0.07;

@@ -1,6 +1,6 @@
 //! Retrieval between images and their captions: recall at 1, 5 and 10 in both directions.
 
-use crate::cpu::Isa;
+use crate::math::Isa;
 use crate::math::{Matrix, map_rows};
 use serde::{Deserialize, Serialize};
 

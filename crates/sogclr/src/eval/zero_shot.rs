@@ -1,8 +1,8 @@
 //! Zero-shot classification: every class is the mean of its prompts' embeddings, and an image belongs to the nearest.
 
 use super::{Accuracy, EvalError, FrozenText};
-use crate::cpu::Isa;
 use crate::data::pairs::fill_template;
+use crate::math::Isa;
 use crate::math::{Matrix, UnitRows, map_rows};
 use ndarray::Axis;
 

@@ -41,7 +41,7 @@ pub use supcon::SupCon;
 pub use two_way::{GLOBAL_TAU, PairTemperature, TwoWay};
 pub use vicreg::VicReg;
 
-use crate::cpu::Isa;
+use crate::math::Isa;
 use crate::math::{Matrix, UnitRows};
 use crate::state::{SampleState, StateUpdate};
 use ndarray::ArrayView2;

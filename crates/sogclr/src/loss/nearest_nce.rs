@@ -2,7 +2,7 @@
 //! −ln exp(nn(z₁)ᵢ·p₂ᵢ/τ)/Σⱼ exp(nn(z₁)ᵢ·p₂ⱼ/τ), averaged over both directions. The gradient flows through p alone.
 
 use super::{Loss, LossError, LossInput, LossOutput, SetName};
-use crate::cpu::Isa;
+use crate::math::Isa;
 use crate::math::{Matrix, UnitRows, log_sum_exp, map_rows, weighted_keys};
 use ndarray::{ArrayView2, Axis, s};
 

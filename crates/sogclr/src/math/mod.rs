@@ -11,6 +11,7 @@ pub use layout::Layout;
 pub use log_space::{log_add_exp, log_mix, log_sum_exp};
 pub use rng::{Purpose, SampleRng};
 pub use similarity::{map_rows, weighted_keys};
+pub use sogclr_kernels::Isa;
 pub use unit_rows::UnitRows;
 
 /// Row-major host matrix; embeddings are `[rows, dim]`.

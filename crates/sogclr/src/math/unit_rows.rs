@@ -6,8 +6,8 @@ use ndarray::Axis;
 /// Smallest norm that is divided by, as in PyTorch's `normalize`.
 const MIN_NORM: f32 = 1e-12;
 
-/// Embeddings z = h/‖h‖ with the norms kept for the backward pass. Every loss takes this type, so a loss can
-/// rely on |z| = 1.
+/// Embeddings z = h/‖h‖ with the norms kept for the backward pass. A loss that takes this type can rely on
+/// |z| = 1.
 #[derive(Clone, Debug)]
 pub struct UnitRows {
     rows: Matrix,

@@ -185,9 +185,7 @@ impl MethodConfig {
                         format!("{name} is for images alone; methods of image–text pairs are {known}")
                     }
                     (true, Modality::Images) => {
-                        format!(
-                            "{name} is for image–text pairs, and the data has no texts; methods of images are {known}"
-                        )
+                        format!("{name} is for image–text pairs, which data.pairs names; methods of images are {known}")
                     }
                     (false, _) => format!("known methods are {known}"),
                 })

@@ -44,7 +44,8 @@ impl Spec for SogclrConfig {
         check_temperature(self.temperature)?;
         let lowest = self.gamma.check()?;
         if self.variant == Variant::Tf && lowest <= 0.5 {
-            let problem = format!("is {lowest}; u diverges for γ ≤ 0.5 in the tf variant, choose another variant");
+            let problem =
+                format!("falls to {lowest:.1}; u diverges for γ ≤ 0.5 in the tf variant, choose another variant");
             return Err(Problem::new("method.gamma", problem));
         }
         if !(self.epsilon >= 0.0 && self.epsilon.is_finite()) {

@@ -8,8 +8,8 @@
 //! - spread: √d · mean over dimensions of the standard deviation over i; 0 for one point, 1 for an even sphere
 //! - effective rank: exp(−Σ pₖ ln pₖ) with pₖ = σₖ/Σσ, the singular values of a; from 1 to min(B, d)
 
-use crate::cpu::Isa;
 use crate::loss::{EmbeddingSets, SetName};
+use crate::math::Isa;
 use crate::math::{Matrix, UnitRows, map_rows};
 use nalgebra::DMatrix;
 use ndarray::Axis;

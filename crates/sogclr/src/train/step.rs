@@ -7,9 +7,9 @@
 
 use crate::batch::Batch;
 use crate::comm::Collective;
-use crate::cpu::Isa;
 use crate::encoder::{BufferUpdates, Compute, Model, Pass, apply_buffers};
 use crate::loss::{EmbeddingSets, LossError, LossInput, Progress, SetName};
+use crate::math::Isa;
 use crate::math::Matrix;
 use crate::method::{Method, StepEnd};
 use crate::optim::{NamedGrads, Optimizer, pull_back};

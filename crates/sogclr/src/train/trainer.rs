@@ -8,9 +8,9 @@ use super::{
 use crate::batch::{Batch, BatchPlan, Loader, Rendering};
 use crate::comm::Collective;
 use crate::config::RunConfig;
-use crate::cpu::Isa;
 use crate::data::Split;
 use crate::encoder::{Compute, Model, from_open_clip};
+use crate::math::Isa;
 use crate::method::{BuildContext, MethodConfig};
 use crate::optim::Optimizer;
 use crate::params::{NamedTensors, ParamError, export, import};

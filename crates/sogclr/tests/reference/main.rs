@@ -4,7 +4,10 @@
 mod augment;
 mod clip;
 mod definitions;
+mod engines;
 mod files;
+mod joint;
+mod joint_steps;
 mod linear;
 mod losses;
 mod losses_f64;
@@ -15,3 +18,4 @@ mod rand_augment;
 mod resnet;
 mod step;
 mod tokenizer;
+mod vit;

@@ -324,7 +324,7 @@ mod tests {
         for (name, content, words, bad) in cases {
             let (_root, file) = folder(&["a.png"], name, content);
             let error = open(&file, None, false).err().unwrap().to_string();
-            assert!(error.contains(words) && error.contains("--skip-bad"), "{name}: {error}");
+            assert!(error.contains(words) && error.contains("data.skip_bad"), "{name}: {error}");
             assert!(error.starts_with(&format!("{bad} of {} captions", bad + 1)), "{name}: {error}");
             let data = open(&file, None, true).unwrap();
             assert_eq!(summary(&data.train), [sample("a.png", &["good"])], "{name}");
