@@ -4,6 +4,8 @@
 //! [`optim`] → [`train`] (checkpoint) → [`eval`] → [`report`]. `ARCHITECTURE.md` has the map and the invariants,
 //! `docs/paper-map.md` the way from each equation of the paper to its function and test.
 
+#![deny(missing_docs)]
+
 pub mod augment;
 pub mod batch;
 pub mod bench;

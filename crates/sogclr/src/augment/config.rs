@@ -51,6 +51,7 @@ pub struct Jitter {
     pub hue: f64,
 }
 
+/// Gaussian blur of some of the views.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Blur {
@@ -71,6 +72,7 @@ pub struct Jigsaw {
 }
 
 impl Jigsaw {
+    /// Number of tiles: grid².
     pub fn tiles(&self) -> usize {
         self.grid * self.grid
     }
@@ -96,9 +98,11 @@ pub struct AugmentConfig {
     pub views: Vec<CropGroup>,
     /// Probability of a horizontal flip.
     pub flip: f64,
+    /// Random colours.
     pub jitter: Jitter,
     /// Probability of greyscale.
     pub grey: f64,
+    /// Gaussian blur.
     pub blur: Blur,
     /// Random operations after blur; absent: none.
     #[serde(skip_serializing_if = "Option::is_none")]

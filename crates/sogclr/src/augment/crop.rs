@@ -10,13 +10,18 @@ use fir::pixels::F32;
 /// A rectangle of an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CropBox {
+    /// First row, in pixels.
     pub top: usize,
+    /// First column, in pixels.
     pub left: usize,
+    /// Rows.
     pub height: usize,
+    /// Columns.
     pub width: usize,
 }
 
 impl CropBox {
+    /// The box that cuts nothing off.
     pub fn whole(image: &Image) -> Self {
         Self { top: 0, left: 0, height: image.height, width: image.width }
     }

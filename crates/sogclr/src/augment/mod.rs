@@ -23,9 +23,13 @@ use crate::data::{Image, Samples};
 /// A float image in [0, 1], planar: `channels` × height × width.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Planes {
+    /// Number of planes, one for each channel.
     pub channels: usize,
+    /// Rows of a plane.
     pub height: usize,
+    /// Values of a row.
     pub width: usize,
+    /// Plane after plane, row by row.
     pub values: Vec<f32>,
 }
 

@@ -20,6 +20,7 @@ pub struct RandAugment {
 }
 
 impl RandAugment {
+    /// InfoMin's own: two operations at full strength.
     pub fn infomin() -> Self {
         Self { count: 2, magnitude: 10.0 }
     }

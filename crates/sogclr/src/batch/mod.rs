@@ -24,9 +24,13 @@ const PREFETCH: usize = 2;
 /// Which samples meet in which step.
 #[derive(Clone, Debug)]
 pub struct BatchPlan {
+    /// Training samples.
     pub samples: usize,
+    /// Samples of a step, over all ranks.
     pub batch: usize,
+    /// Passes over the data.
     pub epochs: usize,
+    /// Seed of the order.
     pub seed: u64,
 }
 
@@ -36,6 +40,7 @@ impl BatchPlan {
         self.samples / self.batch
     }
 
+    /// Steps of the whole run.
     pub fn total_steps(&self) -> usize {
         self.epochs * self.steps_per_epoch()
     }
@@ -48,10 +53,13 @@ impl BatchPlan {
 
 /// One global batch; pixels only of the samples `ours`.
 pub struct Batch {
+    /// Number of the step, from 0.
     pub step: usize,
+    /// Number of the pass over the data, from 0.
     pub epoch: usize,
     /// Sample ids of the global batch.
     pub ids: Vec<usize>,
+    /// The places in `ids` that belong to this rank; all of them in one process.
     pub ours: Range<usize>,
     /// Classes of the global batch, where the data has them.
     pub labels: Option<Vec<u32>>,
@@ -66,6 +74,7 @@ pub struct Batch {
 /// What is made of a sample.
 #[derive(Clone)]
 pub struct Rendering {
+    /// How views are made of an image.
     pub augment: AugmentConfig,
     /// Tokens of a caption, for image–text pairs.
     pub context: Option<usize>,

@@ -16,21 +16,32 @@ const PEAK_SIDE: usize = 384;
 /// exceed the peak.
 #[derive(Clone, Debug, Serialize)]
 pub struct LayerSpeed {
+    /// Convolutions of the network that have this shape.
     pub count: usize,
+    /// Side of the input in pixels.
     pub size: usize,
+    /// Channels that go in.
     pub input: usize,
+    /// Channels that come out.
     pub output: usize,
+    /// Side of the kernel in pixels.
     pub kernel: usize,
+    /// Pixels from one place of the kernel to the next.
     pub stride: usize,
+    /// GFLOP/s of the forward pass.
     pub forward: f64,
+    /// GFLOP/s of the gradient of the input.
     pub input_grad: f64,
+    /// GFLOP/s of the gradient of the weight.
     pub weight_grad: f64,
 }
 
+/// The convolutions of a network beside the machine's peak.
 #[derive(Clone, Debug, Serialize)]
 pub struct KernelSpeeds {
     /// GFLOP/s of the fastest matrix product on all threads.
     pub peak: f64,
+    /// Every distinct shape, in the order of the network.
     pub layers: Vec<LayerSpeed>,
 }
 

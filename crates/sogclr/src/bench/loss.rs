@@ -15,9 +15,11 @@ const WARM_UP: usize = 2;
 /// Medians over the evaluations.
 #[derive(Clone, Debug, Serialize)]
 pub struct LossSpeed {
+    /// Milliseconds of one evaluation with its gradients.
     pub ms_median: f64,
     /// `null` where the system does not tell.
     pub cpu_ms: Option<f64>,
+    /// Most memory of the process at once in MiB; `null` where the system does not tell.
     pub peak_rss_mb: Option<f64>,
 }
 

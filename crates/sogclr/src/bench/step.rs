@@ -24,8 +24,11 @@ pub const WARM_UP: usize = 3;
 
 /// What to measure.
 pub struct StepBench {
+    /// What is trained; with a text encoder, on image–text pairs.
     pub model: ModelConfig,
+    /// Samples of a step.
     pub batch: usize,
+    /// Steps that are measured, after [`WARM_UP`] others.
     pub steps: usize,
     /// Where.
     pub compute: Compute,
@@ -34,10 +37,13 @@ pub struct StepBench {
 /// Medians over the steps. A view is one image through the network: 2·batch of them in a step, or one for each text.
 #[derive(Clone, Debug, Serialize)]
 pub struct StepSpeed {
+    /// Views per second.
     pub views_per_s: f64,
+    /// Milliseconds of a step.
     pub step_ms_median: f64,
     /// `null` where the system does not tell.
     pub cpu_s_per_step: Option<f64>,
+    /// Most memory of the process at once in MiB; `null` where the system does not tell.
     pub peak_rss_mb: Option<f64>,
 }
 

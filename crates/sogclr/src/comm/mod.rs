@@ -6,8 +6,10 @@ use burn::tensor::{Tensor, TensorData};
 
 /// What the step needs of a group of equal processes.
 pub trait Collective: Send + Sync {
+    /// This process among the others, from 0.
     fn rank(&self) -> usize;
 
+    /// Number of processes.
     fn size(&self) -> usize;
 
     /// The rows of every rank, rank after rank.

@@ -26,9 +26,13 @@ use std::str::FromStr;
 pub struct RunConfig {
     /// Seed of every random choice: weights, order, augmentation, subset.
     pub seed: u64,
+    /// Which images or pairs to use.
     pub data: DataConfig,
+    /// The training loop.
     pub train: TrainConfig,
+    /// The method and its hyper-parameters.
     pub method: MethodConfig,
+    /// The network that is kept after pre-training.
     pub encoder: EncoderConfig,
     /// Absent for image–text pairs.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -36,8 +40,11 @@ pub struct RunConfig {
     /// For image–text pairs only.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub text: Option<TextConfig>,
+    /// The learning rate and its schedule.
     pub learning_rate: LearningRate,
+    /// How gradients become updates.
     pub optimizer: OptimizerConfig,
+    /// How views are made of an image.
     pub augment: AugmentConfig,
 }
 
@@ -67,6 +74,7 @@ pub struct TrainConfig {
     pub keep_every: Option<usize>,
 }
 
+/// Where tensors are computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum DeviceName {
@@ -89,6 +97,7 @@ impl FromStr for DeviceName {
 }
 
 impl DeviceName {
+    /// Whether it needs no GPU.
     pub fn is_cpu(self) -> bool {
         matches!(self, Self::Cpu | Self::CpuExact)
     }

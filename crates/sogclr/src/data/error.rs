@@ -2,49 +2,112 @@
 
 use std::path::PathBuf;
 
+/// What is wrong with data.
 #[derive(Debug, thiserror::Error)]
 pub enum DataError {
+    /// Nothing lies at the path.
     #[error("{0} does not exist: check the path of the data")]
     NotFound(PathBuf),
+    /// The data of a run is no longer where it was.
     #[error("{path}, the data of this run, does not exist: if it was moved, write its new path into {config}")]
-    Moved { path: PathBuf, config: PathBuf },
+    Moved {
+        /// Where it was.
+        path: PathBuf,
+        /// The `config.toml` that names it.
+        config: PathBuf,
+    },
+    /// A file stands where a folder was expected.
     #[error("{0} is a file: name the folder that holds the images")]
     NotAFolder(PathBuf),
+    /// There is no image at the path.
     #[error("{0} holds no images: expected jpg, png, webp, gif, bmp or tif files, IDX files or CIFAR batches")]
     Empty(PathBuf),
+    /// A program brought a data set without images, by this title.
     #[error("{0} has no images")]
     NoImages(String),
+    /// The run was begun on a program's own images, by this title.
     #[error("{0:?} are images that another program brought: go on with the run there")]
     Own(String),
+    /// A program's own [`Source`](super::Source) failed.
     #[error("the program's own images: {0}")]
     Source(Box<dyn std::error::Error + Send + Sync>),
+    /// The system does not let a file or folder be read.
     #[error("cannot read {path}: {source}")]
-    Read { path: PathBuf, source: std::io::Error },
+    Read {
+        /// File or folder.
+        path: PathBuf,
+        /// What the system says.
+        source: std::io::Error,
+    },
+    /// An image cannot be decoded, or has other channels than the rest.
     #[error("{name} is not a readable image ({cause})")]
-    Decode { name: String, cause: String },
+    Decode {
+        /// The image, as [`Source::name`](super::Source::name) gives it.
+        name: String,
+        /// What the decoder says.
+        cause: String,
+    },
+    /// A file or folder is not laid out as its format demands.
     #[error("{path}: {cause}")]
-    Format { path: PathBuf, cause: String },
+    Format {
+        /// File or folder.
+        path: PathBuf,
+        /// What is wrong, and where.
+        cause: String,
+    },
+    /// Images cannot be used, and `data.skip_bad` is off or no image is left.
     #[error(
         "{} of {total} images cannot be read, {}: repair or remove them, or leave them out by data.skip_bad",
         bad.len(),
         listed(bad)
     )]
-    BadImages { bad: Vec<String>, total: usize },
+    BadImages {
+        /// What is wrong, one sentence for each of them.
+        bad: Vec<String>,
+        /// Images that were looked at.
+        total: usize,
+    },
+    /// The named data has no image with a caption.
     #[error("{0} holds no pairs of image and caption")]
     NoPairs(String),
+    /// Captions cannot be used, and `data.skip_bad` is off or none is left.
     #[error(
         "{count} of {total} captions cannot be used, first {first}: repair the file, \
          or leave them out by data.skip_bad"
     )]
-    BadPairs { count: usize, total: usize, first: String },
+    BadPairs {
+        /// How many.
+        count: usize,
+        /// Captions in all.
+        total: usize,
+        /// What is wrong with the first of them.
+        first: String,
+    },
+    /// A class is asked for, or is among the test images, that the training images lack.
     #[error("{path} names class {class:?}, which the data does not have (it has {known})")]
-    UnknownClass { path: PathBuf, class: String, known: String },
+    UnknownClass {
+        /// The list of classes, or the test images.
+        path: PathBuf,
+        /// The unknown class.
+        class: String,
+        /// Some of the classes that there are, as text.
+        known: String,
+    },
+    /// Classes are needed, and the named data has none.
     #[error("{0} has no labels: put the images of each class into a folder of its own")]
     NoLabels(String),
+    /// A list of classes is empty.
     #[error("{0} names no class: write one on each line")]
     NoClasses(PathBuf),
+    /// More training images are wanted than there are.
     #[error("data.limit is {limit}, more than the {available} training images")]
-    Limit { limit: usize, available: usize },
+    Limit {
+        /// Images wanted by `data.limit`.
+        limit: usize,
+        /// Images that there are.
+        available: usize,
+    },
+    /// The data differs from the run's manifest; the first difference.
     #[error("the data changed since the run began: {0}; restore it, or start a new run")]
     Changed(String),
 }

@@ -5,15 +5,19 @@ use super::{DataError, Fingerprint, Split};
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
+/// One training sample as the run first met it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ManifestEntry {
+    /// Name of the image, as [`Source::name`](super::Source::name) gives it.
     pub name: String,
+    /// Stored bytes of the image.
     pub size: u64,
     /// BLAKE3 of the stored bytes.
     pub hash: String,
     /// Time of last change in nanoseconds since 1970, for files.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub modified: Option<u128>,
+    /// Class, where the data has labels.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub label: Option<u32>,
     /// BLAKE3 of the captions.
@@ -21,8 +25,10 @@ pub struct ManifestEntry {
     pub captions: Option<String>,
 }
 
+/// The training samples of a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Manifest {
+    /// In the order of sample ids.
     pub entries: Vec<ManifestEntry>,
 }
 
@@ -83,11 +89,13 @@ impl Manifest {
         differing.map_or(Ok(()), changed)
     }
 
+    /// One line of JSON for each sample.
     pub fn to_jsonl(&self) -> String {
         let line = |entry| serde_json::to_string(entry).expect("plain data") + "\n";
         self.entries.iter().map(line).collect()
     }
 
+    /// Reads what [`Manifest::to_jsonl`] wrote.
     pub fn from_jsonl(text: &str) -> Result<Self, serde_json::Error> {
         Ok(Self { entries: text.lines().map(serde_json::from_str).collect::<Result<_, _>>()? })
     }

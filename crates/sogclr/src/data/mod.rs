@@ -175,6 +175,7 @@ pub struct Split {
 }
 
 impl Split {
+    /// Every image of `source`; `labels` has a class for each of them.
     pub fn new(source: Arc<dyn Source>, labels: Option<Vec<u32>>) -> Self {
         let rows = (0..source.count()).collect();
         Self { source, labels: labels.map(Arc::new), captions: None, rows }
@@ -186,10 +187,12 @@ impl Split {
         Self { captions: Some(Arc::new(captions)), ..self }
     }
 
+    /// Number of images.
     pub fn len(&self) -> usize {
         self.rows.len()
     }
 
+    /// Whether there are no images.
     pub fn is_empty(&self) -> bool {
         self.rows.is_empty()
     }
@@ -204,10 +207,12 @@ impl Split {
         self.source.dimensions(self.rows[id])
     }
 
+    /// The name of an image, as [`Source::name`] gives it.
     pub fn name(&self, id: usize) -> String {
         self.source.name(self.rows[id])
     }
 
+    /// The class of an image; `None` without labels.
     pub fn label(&self, id: usize) -> Option<u32> {
         self.labels.as_ref().map(|labels| labels[self.rows[id]])
     }
@@ -229,6 +234,7 @@ impl Split {
         if self.captions.is_some() { Modality::Pairs } else { Modality::Images }
     }
 
+    /// Whether every image has a class.
     pub fn is_labelled(&self) -> bool {
         self.labels.is_some()
     }
@@ -261,8 +267,11 @@ impl Split {
 pub struct Dataset {
     /// What to call it in reports.
     pub title: String,
+    /// What is trained on.
     pub train: Split,
+    /// What is held out for testing.
     pub test: Option<Split>,
+    /// Names of the classes in the order of labels; none without labels.
     pub classes: Vec<String>,
     /// Side of the images where they are all square and alike.
     pub native_size: Option<usize>,

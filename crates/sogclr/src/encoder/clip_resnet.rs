@@ -254,6 +254,7 @@ impl AttentionPool {
     }
 }
 
+/// CLIP's modified ResNet: images → embeddings `[N, output]`.
 #[derive(Module, Debug)]
 pub struct ClipResNet {
     conv1: Conv,

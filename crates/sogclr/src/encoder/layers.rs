@@ -41,6 +41,7 @@ impl Conv {
 /// Matrix product; weight `[out, in]`.
 #[derive(Module, Debug)]
 pub struct Linear {
+    /// W `[out, in]`.
     pub weight: Param<Tensor<2>>,
     /// Absent where batch norm follows.
     pub bias: Option<Param<Tensor<1>>>,

@@ -80,7 +80,7 @@ pub struct TextEncoder {
 }
 
 impl TextEncoder {
-    /// Weights are zero until [`super::import`] or an initialisation fills them.
+    /// Weights are zero until [`crate::params::import`] or an initialisation fills them.
     pub fn new(config: &TextConfig, output: usize, compute: &Compute) -> Self {
         let device = compute.device();
         let zeros = |rows, columns| Param::from_tensor(Tensor::zeros([rows, columns], device));

@@ -5,10 +5,13 @@ use serde::{Deserialize, Serialize};
 /// Shares in [0, 1] over `images` test images.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Accuracy {
+    /// Share of images whose class has the highest score.
     pub top1: f64,
+    /// Share of images whose class has one of the five highest scores.
     pub top5: f64,
     /// Wilson's 95 % interval of top-1.
     pub interval: [f64; 2],
+    /// Test images.
     pub images: usize,
 }
 

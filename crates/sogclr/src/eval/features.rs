@@ -15,7 +15,9 @@ const CHUNK: usize = 128;
 
 /// Features `[n, dim]` and their classes.
 pub struct Labelled {
+    /// Before the head, not normalised. `[n, dim]`
     pub features: Matrix,
+    /// Classes; all 0 where the data has none. `[n]`
     pub labels: Vec<u32>,
 }
 

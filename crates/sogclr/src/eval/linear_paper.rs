@@ -11,10 +11,13 @@ const MOMENTUM: f64 = 0.9;
 /// The protocol's settings; `Default` is the paper's.
 #[derive(Clone, Debug)]
 pub struct PaperProtocol {
+    /// Passes over the training images.
     pub epochs: usize,
+    /// Images of a step; fewer where there are fewer.
     pub batch: usize,
     /// Before scaling by batch/256.
     pub lr: f64,
+    /// Seed of order and crops.
     pub seed: u64,
 }
 

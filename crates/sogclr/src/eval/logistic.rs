@@ -21,6 +21,7 @@ pub struct LinearClassifier {
 }
 
 impl LinearClassifier {
+    /// W = 0 and b = 0.
     pub fn zeros(classes: usize, dim: usize) -> Self {
         Self { weight: Array2::zeros((classes, dim)), bias: Array1::zeros(classes) }
     }

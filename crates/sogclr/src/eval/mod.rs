@@ -29,20 +29,28 @@ pub use split::labelled_splits;
 pub use text::FrozenText;
 pub use zero_shot::{TEMPLATES, class_weights, zero_shot};
 
+/// Why something cannot be evaluated.
 #[derive(Debug, thiserror::Error)]
 pub enum EvalError {
+    /// The data cannot be opened or read.
     #[error(transparent)]
     Data(#[from] crate::data::DataError),
+    /// The weights belong to another model.
     #[error(transparent)]
     Params(#[from] crate::params::ParamError),
+    /// The named data has no classes.
     #[error("{0} has no labels: evaluation needs a folder for each class, or another DATA")]
     NoLabels(String),
+    /// The named data has a single class.
     #[error("{0} has only one class and evaluation needs two: add images of another class, or name another DATA")]
     OneClass(String),
+    /// Of the named data one side of the split is empty.
     #[error("{0} leaves no images to test or to train on: add images, or name some for testing")]
     NoTest(String),
+    /// Texts are to be embedded by a run on images alone.
     #[error("the run has no text encoder: only runs on image–text pairs have one")]
     NoText,
+    /// Features or embeddings hold a NaN or an infinity.
     #[error("the encoder gave features that are not finite: its weights are broken")]
     NonFinite,
 }

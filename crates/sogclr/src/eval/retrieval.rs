@@ -7,11 +7,15 @@ use serde::{Deserialize, Serialize};
 /// Shares in [0, 1].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Recall {
+    /// What is sought stands first.
     pub at1: f64,
+    /// It is among the first five.
     pub at5: f64,
+    /// It is among the first ten.
     pub at10: f64,
 }
 
+/// Recall in both directions.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Retrieval {
     /// One of the image's captions is among the first k of all captions.
@@ -20,7 +24,9 @@ pub struct Retrieval {
     pub text_to_image: Recall,
     /// Mean of the six recalls.
     pub mean_recall: f64,
+    /// Images that were ranked.
     pub images: usize,
+    /// Captions that were ranked.
     pub captions: usize,
 }
 

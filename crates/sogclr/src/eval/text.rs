@@ -11,6 +11,7 @@ use ndarray::s;
 /// Texts in one forward pass.
 const CHUNK: usize = 256;
 
+/// A text encoder without gradients; nothing that it offers can change its weights.
 pub struct FrozenText {
     net: TextEncoder,
     context: usize,

@@ -8,8 +8,10 @@ use crate::math::log_add_exp;
 /// The gradient that [`LossOutput::parameter_grads`] holds: that of ln(1/τ).
 pub const LOG_SCALE: &str = "log_scale";
 
+/// CLIP's InfoNCE in both directions.
 #[derive(Clone, Debug)]
 pub struct Clip {
+    /// τ, learned or fixed.
     pub temperature: f64,
 }
 

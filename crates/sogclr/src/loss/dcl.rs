@@ -7,8 +7,10 @@ use super::views::Views;
 use super::{Loss, LossError, LossInput, LossOutput};
 use crate::math::log_sum_exp;
 
+/// DCL, or DCLW with `sigma`.
 #[derive(Clone, Debug)]
 pub struct Dcl {
+    /// τ, what similarities are divided by.
     pub temperature: f64,
     /// σ of DCLW's weights; without it every weight is 1.
     pub sigma: Option<f64>,

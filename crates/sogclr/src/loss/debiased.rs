@@ -5,8 +5,10 @@ use super::views::Views;
 use super::{Loss, LossError, LossInput, LossOutput};
 use sogclr_kernels::SoftmaxSum;
 
+/// The debiased contrastive loss.
 #[derive(Clone, Debug)]
 pub struct Debiased {
+    /// τ, what similarities are divided by.
     pub temperature: f64,
     /// τ₊, the share of negatives that are of the anchor's own class.
     pub prior: f64,

@@ -5,8 +5,10 @@ use super::views::Views;
 use super::{Loss, LossError, LossInput, LossOutput};
 use crate::math::log_add_exp;
 
+/// FlatNCE.
 #[derive(Clone, Debug)]
 pub struct FlatNce {
+    /// τ, what similarities are divided by.
     pub temperature: f64,
 }
 

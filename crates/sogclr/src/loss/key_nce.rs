@@ -16,9 +16,12 @@ pub enum Negatives {
     Queue,
 }
 
+/// InfoNCE of queries against keys, in one direction.
 #[derive(Clone, Debug)]
 pub struct KeyNce {
+    /// τ, what similarities are divided by.
     pub temperature: f64,
+    /// Where the negatives come from.
     pub negatives: Negatives,
     /// EqCo's α, the number of negatives to act like; their own number unless given.
     pub alpha: Option<f64>,

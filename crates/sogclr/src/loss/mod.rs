@@ -137,32 +137,67 @@ pub struct LossOutput {
     pub grads: Vec<(SetName, Matrix)>,
     /// ∂loss/∂θ for parameters that belong to the loss itself, such as a learned temperature.
     pub parameter_grads: Vec<(&'static str, f64)>,
+    /// The new per-sample state, for the training step to commit.
     pub update: StateUpdate,
 }
 
+/// Why a loss has no value for a batch.
 #[derive(Debug, thiserror::Error, PartialEq)]
 pub enum LossError {
+    /// So few samples leave nothing to contrast.
     #[error("a contrastive loss needs at least 2 samples in the batch, this one has {0}: raise the batch size")]
     TooFewSamples(usize),
+    /// A set differs in shape from the batch or from the first set.
     #[error("embedding set {set} has shape [{rows}, {dim}], expected [{want_rows}, {want_dim}]")]
-    Shape { set: SetName, rows: usize, dim: usize, want_rows: usize, want_dim: usize },
+    Shape {
+        /// The set.
+        set: SetName,
+        /// Its rows.
+        rows: usize,
+        /// Values of its rows.
+        dim: usize,
+        /// Samples of the batch, B.
+        want_rows: usize,
+        /// Values of a row of the first set.
+        want_dim: usize,
+    },
+    /// The loss contrasts a set that the method does not make.
     #[error("embedding set {0} is missing")]
     Missing(SetName),
+    /// The loss looks at earlier features, and the method keeps none.
     #[error("the method needs a queue of earlier features, and there is none")]
     NoQueue,
+    /// The queue is empty, or its rows are not as long as the embeddings.
     #[error("the queue has shape [{rows}, {dim}], expected rows of {want_dim} values")]
-    Queue { rows: usize, dim: usize, want_dim: usize },
+    Queue {
+        /// Rows of the queue.
+        rows: usize,
+        /// Values of its rows.
+        dim: usize,
+        /// Values of an embedding.
+        want_dim: usize,
+    },
+    /// The loss takes positives from classes, and the data has none.
     #[error("the method needs labels and the data has none: sort the images into one folder for each class")]
     NoLabels,
+    /// An embedding holds a NaN or an infinity.
     #[error(
         "the embedding of sample {sample} in set {set} is not finite: training diverged; \
          lower the learning rate or look for broken input"
     )]
-    NonFinite { set: SetName, sample: usize },
+    NonFinite {
+        /// The set it is in.
+        set: SetName,
+        /// The id of its sample.
+        sample: usize,
+    },
+    /// The method is one of another program, which this one does not have.
     #[error("the method belongs to another program: train and resume the run there")]
     Elsewhere,
+    /// No set of the model has a gradient.
     #[error("the loss gave no gradient for any set of the model")]
     NoGradient,
+    /// The loss itself is NaN or infinite.
     #[error("the loss is not finite: training diverged; lower the learning rate")]
     NonFiniteLoss,
 }

@@ -6,8 +6,10 @@ use crate::math::Isa;
 use crate::math::{Matrix, UnitRows, log_sum_exp, map_rows, weighted_keys};
 use ndarray::{ArrayView2, Axis, s};
 
+/// NNCLR's loss in both directions.
 #[derive(Clone, Debug)]
 pub struct NearestNce {
+    /// τ, what similarities are divided by.
     pub temperature: f64,
 }
 

@@ -11,6 +11,7 @@ use crate::math::{log_add_exp, log_sum_exp};
 /// NT-Xent with a fixed temperature.
 #[derive(Clone, Debug)]
 pub struct NtXent {
+    /// τ, what similarities are divided by.
     pub temperature: f64,
     /// EqCo's α, the number of negatives to act like; their own number unless given.
     pub alpha: Option<f64>,

@@ -9,9 +9,12 @@ use crate::math::{log_add_exp, log_sum_exp, map_rows};
 /// The bias among [`LossOutput::parameter_grads`].
 pub const BIAS: &str = "bias";
 
+/// SigLIP's loss; both parameters are learned.
 #[derive(Clone, Debug)]
 pub struct SigLip {
+    /// τ, the inverse of the scale of the logits.
     pub temperature: f64,
+    /// What is added to every logit.
     pub bias: f64,
 }
 

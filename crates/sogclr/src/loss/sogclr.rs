@@ -103,8 +103,11 @@ impl Gamma {
 /// The SogCLR loss; see the module text.
 #[derive(Clone, Debug)]
 pub struct SogClr {
+    /// τ, with individual temperatures that of an unseen sample.
     pub temperature: f64,
+    /// γ of eq. (9).
     pub gamma: Gamma,
+    /// Which reading of Algorithm 1.
     pub variant: Variant,
     /// ε₀ = ε′/|S_i| added to u in the weight (below eq. 10); 0 leaves it out.
     pub epsilon: f64,

@@ -5,8 +5,10 @@ use super::views::Views;
 use super::{Loss, LossError, LossInput, LossOutput};
 use crate::math::{log_add_exp, log_sum_exp};
 
+/// The supervised contrastive loss.
 #[derive(Clone, Debug)]
 pub struct SupCon {
+    /// τ, what similarities are divided by.
     pub temperature: f64,
 }
 

@@ -49,10 +49,14 @@ impl Individual {
     }
 }
 
+/// Two-way SogCLR with moving averages u^I of every image and u^T of every text.
 #[derive(Clone, Debug)]
 pub struct TwoWay {
+    /// τ, with individual temperatures that of an unseen image or text.
     pub temperature: f64,
+    /// How τ is found.
     pub learned: PairTemperature,
+    /// γ, the weight of the new estimate in u^I and u^T.
     pub gamma: Gamma,
     /// Sum over the matched pair as well, as the paper prints the objective.
     pub include_positive: bool,

@@ -7,13 +7,21 @@ use rand_chacha::ChaCha8Rng;
 /// What a stream is for; two purposes never share random numbers.
 #[derive(Clone, Copy, Debug)]
 pub enum Purpose {
+    /// The pixels of a view.
     Augment = 1,
+    /// The order of an epoch.
     Shuffle = 2,
+    /// Initial values of a parameter, and of the queue.
     Weights = 3,
+    /// Which images `data.limit` keeps.
     Subset = 4,
+    /// Order and crops of the paper's linear protocol.
     LinearEval = 5,
+    /// Which keys meet in a group of batch norm.
     Keys = 6,
+    /// Which caption of an image an epoch draws.
     Caption = 7,
+    /// Images, batches and augmentations of the theory.
     Theory = 8,
 }
 
@@ -21,6 +29,7 @@ pub enum Purpose {
 pub struct SampleRng(ChaCha8Rng);
 
 impl SampleRng {
+    /// The stream of this identity; what a, b and c stand for is up to the purpose.
     pub fn new(seed: u64, purpose: Purpose, a: u64, b: u64, c: u32) -> Self {
         let mut key = [0u8; 32];
         key[0..8].copy_from_slice(&seed.to_le_bytes());

@@ -30,18 +30,22 @@ impl UnitRows {
         Self { rows, norms }
     }
 
+    /// z `[rows, dim]`.
     pub fn matrix(&self) -> &Matrix {
         &self.rows
     }
 
+    /// Number of rows.
     pub fn len(&self) -> usize {
         self.norms.len()
     }
 
+    /// Whether there are no rows.
     pub fn is_empty(&self) -> bool {
         self.norms.is_empty()
     }
 
+    /// Values of a row.
     pub fn dim(&self) -> usize {
         self.rows.ncols()
     }

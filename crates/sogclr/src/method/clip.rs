@@ -1,4 +1,11 @@
 //! CLIP, the baseline of image–text pairs: InfoNCE over the batch.
+//!
+//! ```text
+//! z = h/‖h‖, h = image(x);  z′ = h/‖h‖, h = text(t)       [B, d]; s_ij = zᵢ·z′ⱼ
+//! L = 1/(2B) Σᵢ [−2s_ii/τ + ln Σⱼ exp(s_ij/τ) + ln Σⱼ exp(s_ji/τ)]
+//! update both encoders by ∇L
+//! learn_temperature: update ln(1/τ) by ∂L/∂ln(1/τ) with the run's optimiser, at most ln 100; otherwise τ is fixed
+//! ```
 
 use super::learned::{Adjustable, Learned};
 use super::pairs::{TEMPERATURE, check_learned};
@@ -9,6 +16,7 @@ use crate::loss::{Clip, LOG_SCALE, Loss};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+/// CLIP's hyper-parameters.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ClipConfig {

@@ -1,4 +1,12 @@
 //! Debiased contrastive learning: corrects for negatives of the anchor's own class.
+//!
+//! ```text
+//! z = h/‖h‖, h = head(encoder(x)) of both views           anchors a, [2B, d]; s_ab = z_a·z_b, s⁺_a with the other view
+//! e⁺_a = exp(s⁺_a/τ),  S_a = Σ_{b∈B_a} exp(s_ab/τ)        B_a are the N = 2(B−1) views of other images
+//! N_a = max((S_a − τ₊·N·e⁺_a)/(1 − τ₊), N·exp(−1/τ))      what is left without the share τ₊ of false negatives
+//! L = 1/(2B) Σ_a −ln e⁺_a/(e⁺_a + N_a)                    N_a has a gradient, unless it is at its least
+//! update encoder and head by ∇L
+//! ```
 
 use super::{Registered, Setting, Spec, check_temperature};
 use crate::check::Problem;
@@ -6,6 +14,7 @@ use crate::loss::{Debiased, Loss};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+/// The hyper-parameters of debiased contrastive learning.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DebiasedConfig {

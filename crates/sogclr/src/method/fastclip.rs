@@ -1,5 +1,19 @@
 //! FastCLIP: two-way SogCLR with cosine γ. v1 keeps τ (`learned.kind = "fixed"`), v2 learns one for each image and text
 //! (`"individual"`), v3 one for all (`"global"`, the default).
+//!
+//! ```text
+//! z = h/‖h‖, h = image(x);  z′ = h/‖h‖, h = text(t)       [B, d]; s_ij = zᵢ·z′ⱼ
+//! γ = γ_min + (1 − γ_min)·½(1 + cos(πe/E)) in epoch e < E, then γ_min
+//! ĝ^I_i = 1/(B−1) Σⱼ≠ᵢ exp(s_ij/τ)                        the same with s_ji and u^T_i for text i
+//! u^I_i ← (1−γ)u^I_i + γĝ^I_i, on i's first visit ĝ^I_i
+//! p^I_ij = exp(s_ij/τ)/((B−1)·u^I_i)                      ĝ, u and p have no gradient
+//! L = 1/(2B) Σᵢ [−2s_ii + Σⱼ≠ᵢ p^I_ij·s_ij + Σⱼ≠ᵢ p^T_ij·s_ji]
+//! update both encoders by ∇L
+//! v3: ∂F/∂τ = 1/(2B) Σᵢ [ln u^I_i + ln u^T_i + 2ρ − Σⱼ≠ᵢ (p^I_ij·s_ij + p^T_ij·s_ji)/τ]
+//!     update τ by ∂F/∂τ with the run's optimiser at a fifth of the learning rate, at least 0.01
+//! v2: τ^I_i and τ^T_i in place of τ, which move as in iSogCLR on pairs
+//! v1: τ is fixed
+//! ```
 
 use super::learned::{Adjustable, Learned};
 use super::pairs::{TEMPERATURE, check_learned};
@@ -10,6 +24,7 @@ use crate::loss::{GLOBAL_TAU, Gamma, Loss, PairTemperature, TwoWay};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+/// FastCLIP's hyper-parameters.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct FastclipConfig {

@@ -1,5 +1,17 @@
 //! InfoMin: MoCo with augmentation strong enough to leave the views little in common, and a second branch whose query
 //! is made of shuffled tiles; ½ of the loss each.
+//!
+//! ```text
+//! t₁ … t₉ = tiles of another crop of the image, a 3×3 grid shuffled, without colour operations
+//! q = h/‖h‖, h = head(encoder(x₁))                        [B, d]; batch norm in groups, as in MoCo
+//! r = h/‖h‖, h = whole(tile(encoder(t₁)), …, tile(encoder(t₉)))      tile an MLP, whole linear: the jigsaw's own head
+//! k = h/‖h‖, h = follower(x₂)                             [B, d], no gradient; groups dealt anew in every step
+//! ℓ(q) = 1/B Σᵢ [−qᵢ·kᵢ/τ + ln(exp(qᵢ·kᵢ/τ) + Σⱼ exp(qᵢ·Qⱼ/τ))]     Q [K, d], keys of earlier batches, no gradient
+//! L = ½ℓ(q) + ½ℓ(r)
+//! update encoder, head and the jigsaw's head by ∇L
+//! follower ← m·follower + (1 − m)·(encoder, head)
+//! Q ← k in place of the oldest rows                       at the start random directions
+//! ```
 
 use super::moco::{QueuedKeys, adjust_moco, check_groups, default_groups};
 use super::momentum::{check_momentum, default_momentum};
@@ -22,6 +34,7 @@ use serde::{Deserialize, Serialize};
 
 const JIGSAW: Jigsaw = Jigsaw { grid: 3, scale: [0.6, 1.0] };
 
+/// InfoMin's hyper-parameters.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct InfominConfig {

@@ -1,5 +1,15 @@
 //! MoCo v2: queries of the first view against the momentum key of the second and a queue of earlier keys, one direction.
 //!
+//! ```text
+//! q = h/‖h‖, h = head(encoder(x₁))                        [B, d]; batch norm sees norm_groups groups, one at a time
+//! deal the images to groups of the same size anew, by a permutation of this step
+//! k = h/‖h‖, h = follower(x₂)                             [B, d], no gradient; batch norm sees the new groups
+//! L = 1/B Σᵢ [−qᵢ·kᵢ/τ + ln(exp(qᵢ·kᵢ/τ) + Σⱼ exp(qᵢ·Qⱼ/τ))]        Q [K, d], keys of earlier batches, no gradient
+//! update encoder and head by ∇L
+//! follower ← m·follower + (1 − m)·(encoder, head)
+//! Q ← k in place of the oldest rows                       at the start random directions
+//! ```
+//!
 //! Batch norm sees groups of the batch, and the keys are dealt to the groups in another order than the queries: a query
 //! cannot find its key by the statistics that they share. On one machine the groups stand for the authors' GPUs.
 
@@ -18,6 +28,7 @@ use ndarray::ArrayView2;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+/// MoCo's hyper-parameters.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct MocoConfig {

@@ -12,6 +12,7 @@ use burn::module::Param;
 use burn::tensor::Tensor;
 use std::collections::HashMap;
 
+/// A model without gradient that follows the trained one; batch norm sees the batch at hand.
 pub struct MomentumEncoder {
     model: Model,
     momentum: f64,
@@ -78,10 +79,12 @@ impl MomentumEncoder {
         self.model = map_named(self.model.clone(), &mut Follow(&mut trained, momentum));
     }
 
+    /// Adds its parameters to `tensors`, named `momentum.<parameter>`.
     pub fn export(&self, tensors: &mut NamedTensors) {
         tensors.extend(export(&self.model).into_iter().map(|(name, tensor)| (format!("momentum.{name}"), tensor)));
     }
 
+    /// Restores what [`MomentumEncoder::export`] added.
     pub fn import(&mut self, tensors: &NamedTensors) -> Result<(), ParamError> {
         let own = |(name, tensor): (&String, &_)| {
             Some((name.strip_prefix("momentum.")?.to_owned(), HostTensor::clone(tensor)))

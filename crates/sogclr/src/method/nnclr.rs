@@ -1,5 +1,16 @@
 //! NNCLR: the positive of a view is its nearest neighbour in a support set of earlier embeddings; a predictor on the
 //! other view has to find it.
+//!
+//! ```text
+//! h₁, h₂ = head(encoder(x₁)), head(encoder(x₂))
+//! z₁, z₂ = h₁/‖h₁‖, h₂/‖h₂‖                               [B, d]
+//! p₁, p₂ = predictor(h₁), predictor(h₂)                   [B, d], each row divided by its length
+//! n₁, n₂ = the row of Q nearest to each row of z₁, z₂     no gradient; Q [K, d], z₁ of earlier batches
+//! ℓ(n, p) = 1/B Σᵢ [−nᵢ·pᵢ/τ + ln Σⱼ exp(nᵢ·pⱼ/τ)]
+//! L = ½ℓ(n₁, p₂) + ½ℓ(n₂, p₁)
+//! update encoder, head and predictor by ∇L
+//! Q ← z₁ in place of the oldest rows                      at the start random directions
+//! ```
 
 use super::own::OwnModule;
 use super::predictor::{Predictor, Predictors, check_hidden};
@@ -16,6 +27,7 @@ use ndarray::ArrayView2;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+/// NNCLR's hyper-parameters.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NnclrConfig {

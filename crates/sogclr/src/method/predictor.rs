@@ -7,6 +7,7 @@ use crate::loss::SetName;
 use burn::module::Module;
 use burn::tensor::Tensor;
 
+/// Predicts the embedding of one view from that of another.
 #[derive(Module, Debug)]
 pub struct Predictor {
     hidden: Linear,
@@ -15,6 +16,7 @@ pub struct Predictor {
 }
 
 impl Predictor {
+    /// `dim` → `hidden` → `dim`; weights are zero until an initialisation or an import fills them.
     pub fn new(dim: usize, hidden: usize, compute: &Compute) -> Self {
         Self {
             hidden: Linear::new(dim, hidden, compute),

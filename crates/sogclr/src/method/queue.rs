@@ -9,6 +9,7 @@ use ndarray::ArrayView2;
 const ROWS: &str = "queue";
 const NEXT: &str = "queue_next";
 
+/// The newest K features at unit length.
 pub struct FeatureQueue {
     /// `[K, dim]`, unit norm
     rows: Matrix,
@@ -24,6 +25,7 @@ impl FeatureQueue {
         Self { rows: UnitRows::new(random).matrix().clone(), next: 0 }
     }
 
+    /// The features in the order of the ring, not of age. `[K, dim]`
     pub fn rows(&self) -> ArrayView2<'_, f32> {
         self.rows.view()
     }
@@ -36,12 +38,14 @@ impl FeatureQueue {
         }
     }
 
+    /// Adds features and position to `tensors`.
     pub fn export(&self, tensors: &mut NamedTensors) {
         let values = self.rows.iter().copied().collect();
         tensors.insert(ROWS.into(), HostTensor { shape: self.rows.shape().to_vec(), values });
         tensors.insert(NEXT.into(), HostTensor { shape: vec![1], values: vec![self.next as f32] });
     }
 
+    /// Restores what [`FeatureQueue::export`] added.
     pub fn import(&mut self, tensors: &NamedTensors) -> Result<(), ParamError> {
         let get = |name: &str, wanted: &[usize]| match tensors.get(name) {
             Some(tensor) if tensor.shape == wanted => Ok(tensor.values.clone()),

@@ -1,4 +1,11 @@
 //! SigLIP, the modern baseline of image–text pairs; scale and bias are learned.
+//!
+//! ```text
+//! z = h/‖h‖, h = image(x);  z′ = h/‖h‖, h = text(t)       [B, d]; s_ij = zᵢ·z′ⱼ
+//! L = 1/B Σᵢⱼ −ln σ(y_ij·(s_ij/τ + b))                    y_ij = 1 for i = j, otherwise −1
+//! update both encoders by ∇L
+//! update ln(1/τ) and b by ∂L/∂ln(1/τ) and ∂L/∂b with the run's optimiser; ln(1/τ) is at most ln 100
+//! ```
 
 use super::clip::MAX_SCALE;
 use super::learned::{Adjustable, Learned};
@@ -10,6 +17,7 @@ use crate::loss::{BIAS, LOG_SCALE, Loss, SigLip};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+/// SigLIP's hyper-parameters.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SiglipConfig {

@@ -1,6 +1,18 @@
 //! SiMo: NT-Xent whose negatives count as α (EqCo's margin). As its authors train it, queries of the first view meet the
 //! momentum keys of the second, and the negatives are the keys of the batch's other images; without momentum both views
 //! are queries and keys, as in SimCLR.
+//!
+//! ```text
+//! q = h/‖h‖, h = head(encoder(x₁))                        [B, d]
+//! k = h/‖h‖, h = follower(x₂)                             no gradient
+//! L = 1/B Σᵢ [−qᵢ·kᵢ/τ + ln(exp(qᵢ·kᵢ/τ) + α/K·Σⱼ≠ᵢ exp(qᵢ·kⱼ/τ))]               K = B − 1
+//! update encoder and head by ∇L
+//! follower ← m·follower + (1 − m)·(encoder, head)
+//!
+//! m = 0: no follower, both views are anchors as in SimCLR
+//! L = 1/(2B) Σ_a [−s⁺_a/τ + ln(exp(s⁺_a/τ) + α/K·Σ_{b∈B_a} exp(s_ab/τ))]         K = |B_a| = 2(B − 1)
+//! update encoder and head by ∇L
+//! ```
 
 use super::momentum::{MomentumEncoder, check_momentum, default_momentum};
 use super::{BuildContext, Method, Registered, Setting, Spec, StepEnd, check_temperature};
@@ -13,6 +25,7 @@ use crate::params::{NamedTensors, ParamError};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+/// SiMo's hyper-parameters.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SimoConfig {

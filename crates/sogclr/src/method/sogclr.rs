@@ -1,4 +1,18 @@
 //! SogCLR, the paper's method.
+//!
+//! ```text
+//! z = h/‖h‖, h = head(encoder(x)) of both views           anchors a, [2B, d]; s_ab = z_a·z_b, s⁺_a with the other view
+//! ĝ_a = 1/|B_a| Σ_{b∈B_a} exp(s_ab/τ)                     eq. (2) as a mean; B_a are the 2(B−1) views of other images
+//! U_a = (1−γ)u_i + γĝ_a, on i's first visit ĝ_a           eq. (9) for each view of image i, no gradient
+//! L = 1/(2B) Σ_a [−s⁺_a + Σ_{b∈B_a} sg(exp(s_ab/τ)/(|B_a|·(U_a + ε₀)))·s_ab]    ∇L is eq. (10) with p = τ/(ε₀ + U_a)
+//! update encoder and head by ∇L                           Algorithm 1, lines 9–10: `optimizer.kind = "momentum"`
+//! u_i ← ½(U_a + U_a′)                                     a, a′ are i's views; one number for each image, as ln u
+//!
+//! variant = "algorithm1"   U_a = u_i as it was, on i's first visit ½(ĝ_a + ĝ_a′); u_i ← (1−γ)u_i + γ·½(ĝ_a + ĝ_a′)
+//! variant = "released"     an unseen u_i is 0; γ = 1 while the whole batch is unseen
+//! variant = "tf"           an unseen u_i is 0; u_i ← U_a + U_a′
+//! by_label                 s⁺_a is the mean over the other views of a's class, B_a are the views of other classes
+//! ```
 
 use super::{Registered, Setting, Spec, check_temperature};
 use crate::check::Problem;
@@ -6,6 +20,7 @@ use crate::loss::{Gamma, Loss, SogClr, Variant};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+/// SogCLR's hyper-parameters.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SogclrConfig {

@@ -1,4 +1,13 @@
 //! SogCLR on image–text pairs: the paper's two-way objective.
+//!
+//! ```text
+//! z = h/‖h‖, h = image(x);  z′ = h/‖h‖, h = text(t)       [B, d]; s_ij = zᵢ·z′ⱼ
+//! ĝ^I_i = 1/(B−1) Σⱼ≠ᵢ exp(s_ij/τ),  ĝ^T_i = 1/(B−1) Σⱼ≠ᵢ exp(s_ji/τ)
+//! u^I_i ← (1−γ)u^I_i + γĝ^I_i, on i's first visit ĝ^I_i   as eq. (9), u^T_i likewise; no gradient
+//! L = 1/(2B) Σᵢ [−2s_ii + Σⱼ≠ᵢ sg(exp(s_ij/τ)/((B−1)·u^I_i))·s_ij + Σⱼ≠ᵢ sg(exp(s_ji/τ)/((B−1)·u^T_i))·s_ji]
+//! update both encoders by ∇L                              the new u^I and u^T are kept, as ln u
+//! include_positive: all j and B in place of j ≠ i and B − 1
+//! ```
 
 use super::pairs::TEMPERATURE;
 use super::{Registered, Setting, Spec, check_temperature};
@@ -8,6 +17,7 @@ use crate::loss::{Gamma, Loss, PairTemperature, TwoWay};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+/// SogCLR's hyper-parameters on image–text pairs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SogclrPairsConfig {

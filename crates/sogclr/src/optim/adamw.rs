@@ -5,6 +5,7 @@ use crate::check::Problem;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+/// Adam with decoupled weight decay.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AdamW {

@@ -55,10 +55,12 @@ impl NamedGrads {
         }
     }
 
+    /// Sets the gradient of the parameter `name`, flattened.
     pub fn insert(&mut self, name: &str, grad: Tensor<1>) {
         self.0.insert(name.to_owned(), grad);
     }
 
+    /// Takes out the gradient of the parameter `name`.
     pub fn remove(&mut self, name: &str) -> Option<Tensor<1>> {
         self.0.remove(name)
     }

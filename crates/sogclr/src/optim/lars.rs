@@ -6,6 +6,7 @@ use crate::check::Problem;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+/// Layer-wise scaled momentum.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Lars {

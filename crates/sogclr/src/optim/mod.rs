@@ -154,6 +154,7 @@ pub struct Optimizer {
 }
 
 impl Optimizer {
+    /// Before the first update: no parameter has a state yet.
     pub fn new(config: OptimizerConfig) -> Self {
         Self { config, slots: BTreeMap::new(), step: 0 }
     }

@@ -5,6 +5,7 @@ use crate::check::{Problem, require};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+/// Momentum as Algorithm 1 prints it.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PaperMomentum {

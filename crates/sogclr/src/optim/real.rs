@@ -7,8 +7,11 @@ use std::ops::{Add, Div, Mul, Sub};
 pub trait Real:
     Clone + Add<Output = Self> + Sub<Output = Self> + Mul<Output = Self> + Div<Output = Self> + Sized
 {
+    /// x·factor.
     fn times(self, factor: f64) -> Self;
+    /// x + term.
     fn plus(self, term: f64) -> Self;
+    /// √x.
     fn sqrt(self) -> Self;
 }
 

@@ -16,6 +16,7 @@ pub enum Scaling {
     None,
 }
 
+/// The learning rate and its schedule.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LearningRate {

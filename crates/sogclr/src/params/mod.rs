@@ -9,25 +9,39 @@ use std::collections::{BTreeMap, BTreeSet};
 /// A parameter on the host.
 #[derive(Clone, Debug, PartialEq)]
 pub struct HostTensor {
+    /// Length of each axis.
     pub shape: Vec<usize>,
+    /// Row-major: the last axis runs fastest.
     pub values: Vec<f32>,
 }
 
 /// Parameters by name, in a stable order.
 pub type NamedTensors = BTreeMap<String, HostTensor>;
 
+/// Why tensors do not fit a model.
 #[derive(Debug, thiserror::Error)]
 pub enum ParamError {
+    /// The model has this parameter and the weights do not.
     #[error("weights lack parameter {0}: they belong to another model")]
     Missing(String),
+    /// The weights have this parameter and the model does not.
     #[error("weights hold parameter {0}, which this model does not have: they belong to another model")]
     Unexpected(String),
+    /// The optimiser's state of this parameter has another size, or is not whole.
     #[error("the optimiser's state for {0} does not fit: it belongs to another model or optimiser")]
     Optimizer(String),
+    /// A parameter differs in shape.
     #[error(
         "parameter {name} has shape {found:?} in the weights and {wanted:?} in the model: they belong to another model"
     )]
-    Shape { name: String, found: Vec<usize>, wanted: Vec<usize> },
+    Shape {
+        /// The parameter.
+        name: String,
+        /// Shape in the weights.
+        found: Vec<usize>,
+        /// Shape in the model.
+        wanted: Vec<usize>,
+    },
 }
 
 /// Looks at every parameter with its name.

@@ -6,7 +6,9 @@ use std::collections::BTreeMap;
 
 /// The finished runs of a study: for each row and column, by seed.
 pub struct Results<'a> {
+    /// What was run.
     pub study: &'a Study,
+    /// `cells[row][column]`: seed and record of each run.
     pub cells: Vec<Vec<Vec<(u64, Record)>>>,
 }
 
@@ -57,6 +59,7 @@ impl Results<'_> {
         points
     }
 
+    /// The table with the paper's figures, and below it the differences from the reference row.
     pub fn markdown(&self) -> String {
         let study = self.study;
         let lines = match study.show {

@@ -7,13 +7,16 @@ use std::collections::BTreeMap;
 /// The moving average u of eq. (9), stored as ln u.
 pub const LOG_U: &str = "log_u";
 
-/// iSogCLR's temperature of a sample, and the moving average of its gradient.
+/// iSogCLR's temperature τ_i of a sample.
 pub const TAU: &str = "tau";
+/// The moving average of ∂F/∂τ_i, v_i of iSogCLR.
 pub const TAU_GRAD: &str = "tau_grad";
 
-/// The same for the texts of image–text pairs.
+/// u of the texts of image–text pairs, stored as ln u.
 pub const LOG_U_TEXT: &str = "log_u_text";
+/// iSogCLR's temperature of a text.
 pub const TAU_TEXT: &str = "tau_text";
+/// The moving average of ∂F/∂τ of a text.
 pub const TAU_GRAD_TEXT: &str = "tau_grad_text";
 
 /// Columns of one value per training sample.
@@ -26,7 +29,9 @@ pub struct SampleState {
 /// New values of some columns for the samples of one batch.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct StateUpdate {
+    /// The samples of the batch. `[B]`
     pub ids: Vec<usize>,
+    /// Name and new values `[B]` of each column.
     pub columns: Vec<(&'static str, Vec<f32>)>,
 }
 
@@ -43,10 +48,12 @@ impl SampleState {
         Self { samples, columns }
     }
 
+    /// Number of training samples.
     pub fn samples(&self) -> usize {
         self.samples
     }
 
+    /// Name and values `[samples]` of each column, in the order of names.
     pub fn columns(&self) -> impl Iterator<Item = (&str, &[f32])> {
         self.columns.iter().map(|(name, values)| (name.as_str(), values.as_slice()))
     }

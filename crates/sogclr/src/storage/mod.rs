@@ -8,16 +8,41 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
+/// What can go wrong with files.
 #[derive(Debug, thiserror::Error)]
 pub enum StorageError {
+    /// A file cannot be written; what stood there before still does.
     #[error("cannot write {path}: {source}; free some space or choose another folder, earlier results are intact")]
-    Write { path: PathBuf, source: io::Error },
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// A file cannot be read.
     #[error("cannot read {path}: {source}")]
-    Read { path: PathBuf, source: io::Error },
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// A file of tensors is cut, damaged or of another kind.
     #[error("{path} is not a usable safetensors file: {cause}")]
-    Tensors { path: PathBuf, cause: String },
+    Tensors {
+        /// The file.
+        path: PathBuf,
+        /// What the reader says.
+        cause: String,
+    },
+    /// A file that this program wrote does not say what it should.
     #[error("{path}: {cause}; remove it and run the same command again")]
-    Format { path: PathBuf, cause: String },
+    Format {
+        /// The file.
+        path: PathBuf,
+        /// What the reader says.
+        cause: String,
+    },
 }
 
 /// Replaces `path` by `bytes` in one step; a crash at any moment leaves the old file or the new one.

@@ -50,6 +50,7 @@ impl FromStr for Budget {
 }
 
 impl Budget {
+    /// As users write it.
     pub fn name(self) -> &'static str {
         match self {
             Self::Minutes => "minutes",
@@ -62,7 +63,9 @@ impl Budget {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
+    /// Images alone.
     Images,
+    /// Image–text pairs.
     Pairs,
 }
 
@@ -102,6 +105,7 @@ struct StudyFile {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Row {
+    /// What the table calls the row.
     pub name: String,
     /// Whose tuned settings it takes.
     #[serde(default)]
@@ -117,6 +121,7 @@ pub struct Row {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Column {
+    /// What the table calls the column.
     pub name: String,
     /// Where it stands on the chart's axis; without it the chart has a line for each row.
     #[serde(default)]
@@ -136,28 +141,38 @@ struct Shared {
 /// A study at a budget.
 #[derive(Clone, Debug)]
 pub struct Study {
+    /// What users call it.
     pub name: &'static str,
+    /// What it is about.
     pub title: String,
     /// Where the paper has it.
     pub paper: String,
     /// What the paper's figures beside ours are.
     pub published: Option<String>,
+    /// What the encoders are trained on.
     pub kind: Kind,
+    /// What is made of the runs.
     pub show: Show,
     /// Seeds unless the user says otherwise.
     pub seeds: u64,
     /// The row that the others are compared with.
     pub reference: Option<String>,
+    /// Label of the chart's x axis, and head of the table's first column.
     pub axis: String,
+    /// Whether the x axis is logarithmic.
     pub log_axis: bool,
+    /// What it may cost.
     pub budget: Budget,
+    /// Methods with their settings.
     pub rows: Vec<Row>,
+    /// Settings that each row is run with, at this budget.
     pub columns: Vec<Column>,
     base: Table,
     tuned: BTreeMap<String, Table>,
 }
 
 impl Study {
+    /// The names of all studies.
     pub fn names() -> impl Iterator<Item = &'static str> {
         STUDIES.iter().map(|(name, _)| *name)
     }

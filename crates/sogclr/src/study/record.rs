@@ -12,8 +12,11 @@ use std::path::{Path, PathBuf};
 /// Linear accuracy after some epochs.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CurvePoint {
+    /// Epochs done.
     pub epoch: f64,
+    /// Top-1 share of the test images.
     pub test: f64,
+    /// Top-1 share of the training images.
     pub train: f64,
 }
 
@@ -23,14 +26,21 @@ pub struct CurvePoint {
 pub struct Record {
     /// The whole configuration, without paths.
     pub config: Value,
+    /// Title of the data, without its folder.
     pub data: String,
+    /// Training images.
     pub images: usize,
+    /// What it reached.
     pub result: Outcome,
     /// Along training, where checkpoints were kept.
     pub curve: Vec<CurvePoint>,
+    /// Seconds of training.
     pub seconds: f64,
+    /// Most memory of the process at once in MiB, where the system tells.
     pub peak_rss_mb: Option<f64>,
+    /// Threads of the pool.
     pub threads: usize,
+    /// What the system calls the processor.
     pub processor: String,
     /// Who trained; absent in records of before there were versions, whose numerics are 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -123,6 +133,7 @@ impl Record {
         record.map(Some).map_err(|error| StorageError::Format { path, cause: format!("not a record: {error}") })
     }
 
+    /// Writes the record of that key, in place of an older one.
     pub fn save(&self, folder: &Path, key: &str) -> Result<(), StorageError> {
         let text = serde_json::to_string_pretty(self).expect("plain data") + "\n";
         write_atomic(&Self::path(folder, key), text.as_bytes())

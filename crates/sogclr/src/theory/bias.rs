@@ -22,7 +22,12 @@ pub enum EstimatorKind {
     /// SimCLR as it is trained.
     Ntxent,
     /// SogCLR; `lagged` is Algorithm 1's u_{t−1}, else the fresh u_t of the released programs.
-    Sogclr { gamma: f64, lagged: bool },
+    Sogclr {
+        /// γ of eq. (9).
+        gamma: f64,
+        /// Whether the gradient is weighed by u_{t−1}.
+        lagged: bool,
+    },
 }
 
 impl EstimatorKind {
@@ -46,6 +51,7 @@ impl EstimatorKind {
         matches!(self, Self::Sogclr { lagged: true, .. })
     }
 
+    /// What tables call it.
     pub fn label(&self) -> String {
         match self {
             Self::Eq6 => "eq. (6)".into(),
@@ -60,16 +66,20 @@ impl EstimatorKind {
 /// One estimator at one batch size.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct BiasRow {
+    /// What was measured.
     #[serde(flatten)]
     pub estimator: EstimatorKind,
+    /// B, images of a batch.
     pub batch: usize,
     /// Passes over the data at frozen weights before m is looked at; `None` if the estimator has no memory or it has settled.
     pub after: Option<usize>,
-    /// ‖E(m) − ∇F‖/‖∇F‖ against V1 and V2.
+    /// ‖E(m) − ∇F‖/‖∇F‖ against V1.
     pub bias_v1: Bias,
+    /// ‖E(m) − ∇F‖/‖∇F‖ against V2.
     pub bias_v2: Bias,
-    /// cos(E(m), ∇F) against V1 and V2; `None` where E(m) is lost in the noise.
+    /// cos(E(m), ∇F) against V1; `None` where E(m) is lost in the noise.
     pub cosine_v1: Option<f64>,
+    /// cos(E(m), ∇F) against V2.
     pub cosine_v2: Option<f64>,
     /// What the batches averaged over leave uncertain in E(m), relative to ‖∇F‖ (V1).
     pub noise: f64,
@@ -80,7 +90,9 @@ pub struct BiasRow {
 /// A squared relative bias without the noise's own square, so it can come out below 0, and its standard error.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Bias {
+    /// ‖E(m) − ∇F‖²/‖∇F‖².
     pub squared: f64,
+    /// Standard error of `squared`.
     pub error: f64,
 }
 
@@ -106,9 +118,11 @@ impl Bias {
 pub struct BiasStudy<'a> {
     probe: &'a Probe,
     problem: FiniteProblem,
+    /// τ of the objectives and of every estimator.
     pub tau: f64,
     /// Passes over the data that each estimate of E(m) is averaged over.
     pub passes: usize,
+    /// Seed of batches and augmentations.
     pub seed: u64,
     exact: [Vec<f64>; 2],
     /// Unit-norm embeddings.
@@ -130,6 +144,7 @@ const VARIANCE_IMAGES: usize = 4096;
 const VARIANCE_BATCHES: (usize, usize) = (32, 256);
 
 impl<'a> BiasStudy<'a> {
+    /// Computes the exact gradients of V1 and V2 at `tau`.
     pub fn new(probe: &'a Probe, tau: f64, passes: usize, seed: u64) -> Self {
         let exact = [Version::V1, Version::V2].map(|version| probe.exact(tau, version).1);
         let problem = probe.problem();
@@ -138,6 +153,7 @@ impl<'a> BiasStudy<'a> {
         Self { probe, problem, tau, passes, seed, exact, z, log_u }
     }
 
+    /// n, the number of images.
     pub fn images(&self) -> usize {
         self.problem.images()
     }

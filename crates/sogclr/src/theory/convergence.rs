@@ -14,22 +14,28 @@ use serde::{Deserialize, Serialize};
 /// One run.
 #[derive(Clone, Copy, Debug)]
 pub struct Descent {
+    /// B, images of a step.
     pub batch: usize,
+    /// T, steps of the run.
     pub steps: usize,
     /// c
     pub rate: f64,
+    /// τ of objective and estimator.
     pub temperature: f64,
+    /// Seed of batches and augmentations.
     pub seed: u64,
 }
 
 /// The exact objective and gradient at one step.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Point {
+    /// Steps done.
     pub step: usize,
     /// F of V1.
     pub objective: f64,
-    /// ‖∇F‖² of V1 and V2.
+    /// ‖∇F‖² of V1.
     pub gradient_v1: f64,
+    /// ‖∇F‖² of V2.
     pub gradient_v2: f64,
 }
 
@@ -55,6 +61,7 @@ impl LinearProblem {
         Self { features: features_of, augmentations: features.augmentations, weights, start }
     }
 
+    /// n, the number of images.
     pub fn images(&self) -> usize {
         self.features.nrows() / self.augmentations
     }

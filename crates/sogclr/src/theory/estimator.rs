@@ -11,11 +11,14 @@ use std::ops::Range;
 
 /// Embeddings of all augmentations, not normalised: `[n·M, d]`, image after image.
 pub struct FiniteProblem {
+    /// h `[n·M, d]`.
     pub embeddings: Matrix,
+    /// M, rows of each image.
     pub augmentations: usize,
 }
 
 impl FiniteProblem {
+    /// n, the number of images.
     pub fn images(&self) -> usize {
         self.embeddings.nrows() / self.augmentations
     }
@@ -23,6 +26,7 @@ impl FiniteProblem {
 
 /// One batch: images without repetition, two augmentations of each, drawn independently.
 pub struct Draw {
+    /// The images of the batch. `[B]`
     pub images: Vec<usize>,
     /// Rows of the first and second view.
     pub rows: [Vec<usize>; 2],
@@ -55,6 +59,7 @@ pub struct Estimator<'a> {
 }
 
 impl<'a> Estimator<'a> {
+    /// A state in which no image has been seen; `scale`·∂L/∂w estimates ∇F.
     pub fn new(images: usize, loss: &'a dyn Loss, scale: f64) -> Self {
         Self { loss, scale, state: SampleState::new(images, loss.columns()), is_fixed: false }
     }

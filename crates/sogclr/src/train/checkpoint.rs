@@ -35,13 +35,19 @@ fn unversioned() -> Provenance {
 
 /// The state of a run after `step` steps.
 pub struct Checkpoint {
+    /// Steps done.
     pub step: usize,
+    /// Name of the method.
     pub method: String,
     /// The settings that decide what a run becomes.
     pub config: Value,
+    /// Parameters and buffers of the model.
     pub model: NamedTensors,
+    /// The optimiser's state, named `<slot>.<parameter>`.
     pub optimizer: NamedTensors,
+    /// What the method keeps: momentum weights, queue, predictor, learned temperature.
     pub method_tensors: NamedTensors,
+    /// What is kept for each sample.
     pub state: SampleState,
     /// Sums since the last line of metrics, so that the next line does not depend on an interruption.
     pub window: Window,
@@ -50,6 +56,7 @@ pub struct Checkpoint {
 }
 
 impl Checkpoint {
+    /// Writes the file in one step, in place of an older one.
     pub fn save(&self, path: &Path) -> Result<(), TrainError> {
         let header = Header {
             version: VERSION,
@@ -85,6 +92,7 @@ impl Checkpoint {
         encoder.map(|(name, tensor)| (name.to_owned(), tensor.clone())).collect()
     }
 
+    /// Reads what [`Checkpoint::save`] wrote; refuses other versions.
     pub fn load(path: &Path) -> Result<Self, TrainError> {
         let misfit = |cause: String| TrainError::Checkpoint { path: path.to_owned(), cause };
         let (tensors, metadata) = load_tensors(path)?;

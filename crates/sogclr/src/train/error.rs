@@ -7,52 +7,110 @@ use crate::params::ParamError;
 use crate::storage::StorageError;
 use std::path::PathBuf;
 
+/// Why a run does not begin, or does not go on.
 #[derive(Debug, thiserror::Error)]
 pub enum TrainError {
+    /// The configuration cannot work.
     #[error(transparent)]
     Config(#[from] ConfigError),
+    /// The data cannot be used.
     #[error(transparent)]
     Data(#[from] DataError),
+    /// A file cannot be read or written.
     #[error(transparent)]
     Storage(#[from] StorageError),
+    /// The folder already holds a run.
     #[error("{0} already holds a run: resume it, or choose another folder")]
     Exists(PathBuf),
+    /// The folder holds something that is not a run.
     #[error("{0} is not empty: choose another folder, or empty it first")]
     NotEmpty(PathBuf),
+    /// The folder holds no run.
     #[error("{0} is not a run folder (it has no config.toml): name the folder of a run")]
     NotARun(PathBuf),
+    /// Another process has the run open.
     #[error("{0} is in use by another process: wait for it, or stop it")]
     Locked(PathBuf),
+    /// The run ended before its first checkpoint.
     #[error("{0} has no checkpoint yet: begin the run again in another folder")]
     NoCheckpoint(PathBuf),
+    /// A file of the run, or the weights to start from, does not fit.
     #[error("{path} does not fit this run: {cause}")]
-    Checkpoint { path: PathBuf, cause: String },
+    Checkpoint {
+        /// The file.
+        path: PathBuf,
+        /// What does not fit.
+        cause: String,
+    },
+    /// A checkpoint belongs to another run; what differs.
     #[error("the checkpoint does not fit this run: {0}")]
     Misfit(String),
+    /// A setting that decides the result was changed in the middle of the run.
     #[error(
         "config.toml was edited since the last checkpoint: {key} was {was} and is {is}; put it back, or begin a new run with it"
     )]
-    Edited { key: String, was: String, is: String },
+    Edited {
+        /// The setting.
+        key: String,
+        /// Its value in the checkpoint.
+        was: String,
+        /// Its value now.
+        is: String,
+    },
+    /// The weights to start from do not exist.
     #[error("{0} does not exist: check train.init")]
     NoInit(PathBuf),
+    /// A step would not fit into the memory; how much it needs, and what to change.
     #[error("{0}")]
     Memory(String),
+    /// The run's method is one that this program does not have.
     #[error("the method {0:?} belongs to another program: train and resume the run there")]
     ExternalMethod(String),
+    /// Tensors do not fit the model.
     #[error(transparent)]
     Params(#[from] ParamError),
+    /// A batch has no loss.
     #[error("training stopped at step {step}: {source}; the last checkpoint is intact")]
-    Loss { step: usize, source: LossError },
+    Loss {
+        /// Steps done.
+        step: usize,
+        /// Why not.
+        source: LossError,
+    },
+    /// A parameter holds a NaN or an infinity; the checkpoint is not written.
     #[error(
         "training stopped at step {step}: parameter {name} is not finite; lower the learning rate, the last checkpoint is intact"
     )]
-    Diverged { step: usize, name: String },
+    Diverged {
+        /// Steps done.
+        step: usize,
+        /// The parameter.
+        name: String,
+    },
+    /// Images cannot be read any more.
     #[error("training stopped at step {step}, a checkpoint was written: {source}")]
-    DataLost { step: usize, source: DataError },
+    DataLost {
+        /// Steps done.
+        step: usize,
+        /// The first that failed.
+        source: DataError,
+    },
+    /// The loader ended before the last step.
     #[error("training stopped at step {step} of {total}: the loader of images ended early; resume the run to go on")]
-    Incomplete { step: usize, total: usize },
+    Incomplete {
+        /// Steps done.
+        step: usize,
+        /// Steps of the whole run.
+        total: usize,
+    },
+    /// A GPU does not compute.
     #[error("the {device} device failed: {cause}; check the driver, or set train.device to cpu")]
-    Device { device: &'static str, cause: String },
+    Device {
+        /// Its name in `train.device`.
+        device: &'static str,
+        /// What it says.
+        cause: String,
+    },
 }
 
 impl TrainError {

@@ -21,10 +21,12 @@ pub struct Metric {
     /// Running estimate of the global objective; absent for methods that contrast nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub objective: Option<f64>,
+    /// Learning rate of this step.
     pub lr: f64,
     /// Of this step's batch.
     #[serde(flatten)]
     pub signals: Option<Signals>,
+    /// On the run so far.
     pub verdict: Verdict,
     /// Images per second since the last line.
     pub images_per_s: f64,
@@ -92,6 +94,7 @@ impl Metrics {
         (seconds, images)
     }
 
+    /// Writes one more line.
     pub fn append(&mut self, metric: &Metric) -> Result<(), StorageError> {
         let source = self.file.write_all(line(metric).as_bytes());
         source.map_err(|source| StorageError::Write { path: self.path.clone(), source })

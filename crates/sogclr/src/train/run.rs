@@ -21,6 +21,7 @@ const NEWEST: usize = 2;
 /// An open run folder, locked against a second process.
 pub struct Run {
     folder: PathBuf,
+    /// Its `config.toml`.
     pub config: RunConfig,
     _lock: File,
 }
@@ -101,10 +102,12 @@ impl Run {
         narrowed(&self.folder, &self.config, data)
     }
 
+    /// Where it lies.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
 
+    /// Its `metrics.jsonl`.
     pub fn metrics_path(&self) -> PathBuf {
         self.folder.join("metrics.jsonl")
     }

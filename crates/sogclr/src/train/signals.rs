@@ -18,10 +18,15 @@ use serde::{Deserialize, Serialize};
 /// Measured on one batch.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Signals {
+    /// Share of samples whose first view is nearest to their own second view.
     pub accuracy: f64,
+    /// Mean ‖aᵢ − bᵢ‖² of the two views, 0–4.
     pub alignment: f64,
+    /// ln mean_{i≠j} exp(−2‖aᵢ − aⱼ‖²) of the first view, at most 0.
     pub uniformity: f64,
+    /// √d · mean standard deviation of a dimension, 0–1.
     pub spread: f64,
+    /// Directions in use, from 1 to min(B, d).
     pub effective_rank: f64,
 }
 
@@ -72,6 +77,7 @@ fn effective_rank(z: &Matrix) -> f64 {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
+    /// Neither of the others, or too early to tell.
     Learning,
     /// After 50 lines all embeddings are nearly one point or one line: spread below 0.05 or effective rank below 1.1.
     Collapsed,

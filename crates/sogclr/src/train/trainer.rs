@@ -24,6 +24,7 @@ use std::time::{Duration, Instant};
 /// How training ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
+    /// Every step is done.
     Finished,
     /// Asked to stop; a checkpoint was written.
     Stopped,
@@ -34,10 +35,15 @@ pub enum Outcome {
 pub struct StepReport {
     /// Steps done.
     pub step: usize,
+    /// Steps of the whole run.
     pub total_steps: usize,
+    /// Steps of one pass over the data.
     pub steps_per_epoch: usize,
+    /// Samples of a step, over all ranks.
     pub batch: usize,
+    /// Loss of this step.
     pub loss: f64,
+    /// The batch's estimate of the global objective, where the method has one.
     pub objective: Option<f64>,
     /// Time of this step, waiting included.
     pub elapsed: Duration,
@@ -45,6 +51,7 @@ pub struct StepReport {
     pub waited: Duration,
     /// From the newest line of metrics.
     pub signals: Option<Signals>,
+    /// From the newest line of metrics.
     pub verdict: Verdict,
 }
 
@@ -146,10 +153,12 @@ impl Trainer {
         self.step
     }
 
+    /// Which samples meet in which step.
     pub fn plan(&self) -> &BatchPlan {
         &self.plan
     }
 
+    /// Everything that decides the rest of the run, as it is now.
     pub fn checkpoint(&self) -> Checkpoint {
         Checkpoint {
             step: self.step,
