@@ -22,7 +22,11 @@ fn read(path: &Path, name: &str) -> Vec<f32> {
 
 /// Step `t` of a golden tensor `[T, …]` as raw bytes.
 fn golden(name: &str, t: usize) -> Vec<u8> {
-    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("crates/sogclr/tests/golden/losses.safetensors");
+    golden_of("losses.safetensors", name, t)
+}
+
+fn golden_of(file: &str, name: &str, t: usize) -> Vec<u8> {
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("crates/sogclr/tests/golden").join(file);
     let file = std::fs::read(path).unwrap();
     let tensors = SafeTensors::deserialize(&file).unwrap();
     let view = tensors.tensor(name).unwrap();
@@ -151,6 +155,48 @@ fn losses_with_keys_equal_pytorch() {
             let (code, text) = failure(&mut verb(&input));
             assert!(code == 2 && text.contains("queue is missing"), "{kind}: {text}");
         }
+    }
+}
+
+#[test]
+fn losses_without_negatives_equal_pytorch_and_have_no_objective() {
+    let root = tempfile::tempdir().unwrap();
+    let (input, out) = (root.path().join("in.safetensors"), root.path().join("out.safetensors"));
+    let wide = |name: &str, t: usize| -> Vec<f64> {
+        let bytes = golden_of("joint.safetensors", name, t);
+        bytes.chunks_exact(8).map(|b| f64::from_le_bytes(b.try_into().unwrap())).collect()
+    };
+    let views = &["grad_a", "grad_b"][..];
+    let predictions = &["grad_p_a", "grad_p_b"][..];
+    for (kind, sets, gradients, arguments) in [
+        ("byol", &["p_a", "p_b", "k_a", "k_b"][..], predictions, &[][..]),
+        ("simsiam", &["z_a", "z_b", "p_a", "p_b"], predictions, &[]),
+        ("barlow-twins", &["z_a", "z_b"], views, &["--set", "lambda=0.0051"]),
+        ("vicreg", &["z_a", "z_b"], views, &[]),
+    ] {
+        let tensor = |name: &&'static str| (*name, Dtype::F64, vec![5, 4], golden_of("joint.safetensors", name, 2));
+        let tensors: Vec<_> = sets.iter().map(tensor).collect();
+        let verb = |tensors: &[(&str, Dtype, Vec<usize>, Vec<u8>)]| {
+            write(&input, tensors);
+            let mut command = sogclr();
+            command.arg("loss").arg(&input).args(["--method", kind]).args(arguments).arg("--out").arg(&out);
+            command
+        };
+        verb(&tensors).assert().success();
+        let want = wide(&format!("{kind}.c0.loss"), 2)[0];
+        assert!((f64::from(read(&out, "loss")[0]) - want).abs() < 1e-5 * want.abs().max(1.0), "{kind}");
+        for field in gradients {
+            for (ours, want) in read(&out, field).iter().zip(wide(&format!("{kind}.c0.{field}"), 2)) {
+                assert!(
+                    (f64::from(*ours) - want).abs() < 2e-5 * want.abs().max(1.0),
+                    "{kind} {field}: {ours} vs {want}"
+                );
+            }
+        }
+        let file = std::fs::read(&out).unwrap();
+        assert!(SafeTensors::deserialize(&file).unwrap().tensor("objective").is_err(), "{kind} has no objective");
+        let (code, text) = failure(&mut verb(&tensors[..1]));
+        assert!(code == 2 && text.contains("is missing"), "{kind}: {text}");
     }
 }
 

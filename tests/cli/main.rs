@@ -3,6 +3,7 @@
 mod bad_input;
 mod bench_verb;
 mod compare;
+mod encoders;
 #[cfg(feature = "wgpu")]
 mod gpu;
 mod interrupted;

@@ -221,6 +221,27 @@ impl LossOutput {
 }
 
 /// A loss: a pure function of embeddings, ids and state.
+///
+/// ```
+/// use sogclr::loss::{EmbeddingSets, Gamma, Loss, LossInput, SetName, SogClr, Variant};
+/// use sogclr::ndarray::array;
+/// use sogclr::state::{LOG_U, SampleState};
+///
+/// let gamma = Gamma::Constant { value: 0.8 };
+/// let loss =
+///     SogClr { temperature: 0.1, gamma, variant: Variant::Default, epsilon: 0.0, by_label: false, individual: None };
+/// // Two views of the samples 7 and 2 of ten, as a network gave them.
+/// let sets = EmbeddingSets::new(vec![
+///     (SetName::View(0), array![[1.0, 0.2], [-0.3, 2.0]]),
+///     (SetName::View(1), array![[0.9, 0.1], [0.1, 1.5]]),
+/// ]);
+/// let mut state = SampleState::new(10, loss.columns());
+/// let out = loss.forward(&LossInput::new(&sets, &[7, 2], &state))?;
+/// assert_eq!(out.grads[0].1.dim(), (2, 2)); // ∂L/∂h of the first view
+/// state.commit(out.update);
+/// assert!(state.seen(LOG_U, 7).is_some() && state.seen(LOG_U, 0).is_none());
+/// # Ok::<(), sogclr::loss::LossError>(())
+/// ```
 pub trait Loss: Send + Sync {
     /// Columns of per-sample state that this loss reads and updates.
     fn columns(&self) -> &'static [&'static str] {
