@@ -157,3 +157,102 @@ pub fn apply_buffers<M: Module>(module: M, updates: &mut BufferUpdates) -> M {
     }
     module.map(&mut Apply(updates))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::params::{export, to_host};
+    use burn::tensor::Device;
+
+    fn computes() -> [Compute; 2] {
+        [Compute::cpu(), Compute::plain(Device::flex())]
+    }
+
+    /// Means 4 and 30, variances 26/3 and 1400/3 over the batch, 13 and 700 without bias.
+    fn batch(compute: &Compute) -> Tensor<2> {
+        Tensor::from_data([[1.0_f32, 10.0], [3.0, 20.0], [8.0, 60.0]], compute.device())
+    }
+
+    fn running(norm: &BatchNorm) -> [Vec<f32>; 2] {
+        [&norm.running_mean, &norm.running_var].map(|param| to_host(param.val().inner()))
+    }
+
+    fn assert_close(ours: &[f32], want: &[f32]) {
+        assert_eq!(ours.len(), want.len());
+        let is_close = |(ours, want): (&f32, &f32)| (ours - want).abs() < 1e-4 * want.abs().max(1.0);
+        assert!(ours.iter().zip(want).all(is_close), "{ours:?} {want:?}");
+    }
+
+    #[test]
+    fn running_statistics_move_when_a_step_is_applied_and_not_before() {
+        for compute in computes() {
+            let (norm, mut seen) = (BatchNorm::new(2, &compute), BufferUpdates::default());
+            let y = norm.forward(batch(&compute), None, false, &mut Pass::Train(&mut seen));
+            let (first, second) = ((26.0_f32 / 3.0).sqrt(), (1400.0_f32 / 3.0).sqrt());
+            let want = [-3.0 / first, -20.0 / second, -1.0 / first, -10.0 / second, 4.0 / first, 30.0 / second];
+            assert_close(&to_host(y), &want);
+            assert_eq!(running(&norm), [[0.0, 0.0], [1.0, 1.0]]);
+            // 0.9·0 + 0.1·mean, 0.9·1 + 0.1·variance
+            let norm = apply_buffers(norm, &mut seen);
+            let [mean, var] = running(&norm);
+            assert_close(&mean, &[0.4, 3.0]);
+            assert_close(&var, &[2.2, 70.9]);
+            // The step is used up.
+            assert_eq!(running(&apply_buffers(norm, &mut seen)), [mean, var]);
+        }
+    }
+
+    #[test]
+    fn two_passes_of_a_step_move_them_once_towards_their_mean() {
+        let compute = Compute::cpu();
+        let (norm, mut seen) = (BatchNorm::new(2, &compute), BufferUpdates::default());
+        // Means 2 and 1, variances 8 and 2 without bias.
+        let small = Tensor::<2>::from_data([[0.0_f32, 0.0], [4.0, 2.0]], compute.device());
+        norm.forward(batch(&compute), None, false, &mut Pass::Train(&mut seen));
+        norm.forward(small, None, false, &mut Pass::Train(&mut seen));
+        let [mean, var] = running(&apply_buffers(norm, &mut seen));
+        assert_close(&mean, &[0.3, 1.55]);
+        assert_close(&var, &[0.9 + 1.05, 0.9 + 35.1]);
+    }
+
+    #[test]
+    fn a_pass_over_a_batch_alone_is_normalised_by_it_and_collects_nothing() {
+        for compute in computes() {
+            let (norm, mut seen) = (BatchNorm::new(2, &compute), BufferUpdates::default());
+            let trained = norm.forward(batch(&compute), None, false, &mut Pass::Train(&mut seen));
+            let looked_at = norm.forward(batch(&compute), None, false, &mut Pass::Batch);
+            assert_eq!(to_host(trained), to_host(looked_at));
+            assert_eq!(seen.0.values().map(|(_, passes)| *passes).collect::<Vec<_>>(), [1, 1]);
+        }
+    }
+
+    /// (x − running mean)/√(running variance)·weight + bias + residual, then ReLU; with and without gradients.
+    #[test]
+    fn evaluation_takes_the_running_statistics() {
+        let devices = computes().into_iter().flat_map(|compute| [compute.autodiff(), compute]);
+        for compute in devices {
+            let param = |values: [f32; 2]| Param::from_tensor(Tensor::from_data(values, compute.device()));
+            let norm = BatchNorm {
+                weight: param([2.0, 5.0]),
+                bias: Some(param([0.5, -1.0])),
+                running_mean: param([2.0, 10.0]),
+                running_var: param([4.0, 100.0]),
+                ..BatchNorm::new(2, &compute)
+            };
+            let eval = |residual, relu| to_host(norm.forward(batch(&compute), residual, relu, &mut Pass::Eval).inner());
+            assert_close(&eval(None, false), &[-0.5, -1.0, 1.5, 4.0, 6.5, 24.0]);
+            let residual = Tensor::from_data([[0.0_f32, 3.0], [-2.0, 0.0], [0.0, 0.0]], compute.device());
+            assert_close(&eval(Some(residual), true), &[0.0, 2.0, 0.0, 4.0, 6.5, 24.0]);
+        }
+    }
+
+    #[test]
+    fn without_bias_there_is_none_and_a_zero_weight_passes_the_residual() {
+        let compute = Compute::cpu();
+        let norm = BatchNorm::new(2, &compute).without_bias().zero_weight();
+        assert_eq!(export(&norm).into_keys().collect::<Vec<_>>(), ["running_mean", "running_var", "weight"]);
+        let residual = Tensor::from_data([[1.0_f32, -2.0], [3.0, 4.0], [5.0, 6.0]], compute.device());
+        let y = norm.forward(batch(&compute), Some(residual), false, &mut Pass::Batch);
+        assert_eq!(to_host(y), [1.0, -2.0, 3.0, 4.0, 5.0, 6.0]);
+    }
+}

@@ -335,3 +335,79 @@ impl Network for ClipResNet {
         self.attnpool.forward(places)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::params::{export, to_host};
+    use burn::tensor::{Device, TensorData};
+
+    fn named(name: &str, width: f64) -> ClipResNetConfig {
+        ClipResNetConfig { width, ..ClipResNetConfig::named(name, 224).unwrap() }
+    }
+
+    #[test]
+    fn what_cannot_be_built_is_refused_by_its_key() {
+        let problem = |width: f64, size: usize| named("clip-xs", width).check(size).unwrap_err();
+        assert_eq!(named("clip-xs", 1.0).check(64), Ok(()));
+        assert_eq!(problem(0.05, 64).key, "encoder.width");
+        assert_eq!(
+            problem(1.0, 48).to_string(),
+            "encoder.name needs images whose side is a multiple of 32, not 48 pixels"
+        );
+        // 24/8 = 3 channels, of which the stem's first half has none and a half.
+        assert_eq!(problem(0.125, 64).to_string(), "encoder.width gives 3 channels; they must be an even number");
+    }
+
+    #[test]
+    fn the_embedding_keeps_its_dimension_at_any_width() {
+        let (full, half) = (named("clip-s", 1.0), named("clip-s", 0.5));
+        assert_eq!((full.channels(), half.channels()), (32, 16));
+        // Heads of 64 values of the last stage's 32·channels.
+        assert_eq!((full.heads(), half.heads()), (16, 8));
+        assert_eq!((full.feature_dim(), half.feature_dim(), named("clip-xs", 1.0).feature_dim()), (512, 512, 256));
+        assert_eq!((full.text().layers, named("clip-xs", 1.0).text().layers), (8, 4));
+    }
+
+    #[test]
+    fn a_network_has_as_many_blocks_and_places_as_its_size_says() {
+        let tensors = export(&named("clip-xs", 0.0833).build(96, 3, &Compute::cpu()));
+        // 96/32 = 3 places on a side and the mean; 2 channels make 64 at the end.
+        assert_eq!(tensors["attnpool.positional_embedding"].shape, [10, 64]);
+        assert_eq!(tensors["attnpool.c_proj.weight"].shape, [256, 64]);
+        assert_eq!(tensors["conv1.weight"].shape, [1, 3, 3, 3]);
+        assert!(tensors.contains_key("layer4.0.downsample.0.weight") && !tensors.contains_key("layer4.1.conv1.weight"));
+    }
+
+    /// Two rows of four pixels: 1 2 3 4 above 5 6 7 8, and ten times that in the second channel.
+    #[test]
+    fn pooling_takes_the_mean_of_four_pixels_in_either_layout() {
+        let device = Device::flex();
+        let first: Vec<f32> = (1..=8).flat_map(|v| [v as f32, 10.0 * v as f32]).collect();
+        let last = Tensor::from_data(TensorData::new(first, [1, 2, 4, 2]), &device);
+        let pooled = average_pool(last.clone(), true);
+        assert_eq!(pooled.dims(), [1, 1, 2, 2]);
+        assert_eq!(to_host(pooled), [3.5, 35.0, 5.5, 55.0]);
+        let pooled = average_pool(last.permute([0, 3, 1, 2]), false);
+        assert_eq!(pooled.dims(), [1, 2, 1, 2]);
+        assert_eq!(to_host(pooled), [3.5, 5.5, 35.0, 55.0]);
+    }
+
+    /// No query prefers any place: the mean over the places and over their mean, which is the same. With a key that follows the
+    /// value, the query asks for large ones.
+    #[test]
+    fn the_attention_pool_is_a_mean_until_it_asks() {
+        let compute = Compute::cpu();
+        let one = || Param::from_tensor(Tensor::ones([1, 1], compute.device()));
+        let mut pool = AttentionPool::new(3, 1, 1, 1, &compute);
+        (pool.v_proj.weight, pool.c_proj.weight) = (one(), one());
+        let x = || Tensor::from_data([[[1.0_f32], [2.0], [6.0]]], compute.device());
+        assert!((to_host(pool.forward(x()))[0] - 3.0).abs() < 1e-6);
+        (pool.q_proj.weight, pool.k_proj.weight) = (one(), one());
+        // The query is the mean, 3: softmax of 3·(3, 1, 2, 6).
+        let places = [3.0_f64, 1.0, 2.0, 6.0];
+        let weights = places.map(|v| (3.0 * v).exp());
+        let want = places.iter().zip(weights).map(|(v, w)| v * w).sum::<f64>() / weights.iter().sum::<f64>();
+        assert!((f64::from(to_host(pool.forward(x()))[0]) - want).abs() < 1e-4, "{want}");
+    }
+}

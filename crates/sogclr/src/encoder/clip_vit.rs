@@ -186,3 +186,55 @@ impl Network for ClipVit {
         class.matmul(proj)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::params::{export, initialise_by, to_host};
+    use burn::tensor::TensorData;
+
+    fn with_width(width: f64) -> ClipVitConfig {
+        ClipVitConfig { width, ..ClipVitConfig::named("clip-vit-xs", 64).unwrap() }
+    }
+
+    #[test]
+    fn what_cannot_be_built_is_refused_by_its_key() {
+        let problem = |width: f64, size: usize| with_width(width).check(size).unwrap_err();
+        assert_eq!(with_width(1.0).check(64), Ok(()));
+        assert_eq!(with_width(1.0 / 3.0).check(64), Ok(()));
+        assert_eq!(problem(0.01, 64).key, "encoder.width");
+        let text = "encoder.width gives a transformer of width 96; it must be a multiple of 64";
+        assert_eq!(problem(0.5, 64).to_string(), text);
+        let text = "encoder.name needs images whose side is a multiple of 8, not 60 pixels";
+        assert_eq!(problem(1.0, 60).to_string(), text);
+    }
+
+    #[test]
+    fn images_of_any_size_have_eight_patches_on_a_side() {
+        assert_eq!([32, 64, 224].map(|size| with_width(1.0).patch(size)), [4, 8, 28]);
+        let want = json!({ "layers": 4, "width": 384, "head_width": 64, "patch_size": 28, "image_size": 224 });
+        assert_eq!(with_width(2.0).open_clip(224), Some(want));
+        let tensors = export(&with_width(1.0 / 3.0).build(32, 3, &Compute::cpu()));
+        assert_eq!(tensors["positional_embedding"].shape, [65, 64]);
+        assert_eq!(tensors["conv1.weight"].shape, [64, 3, 4, 4]);
+        assert_eq!(tensors["proj"].shape, [64, 256]);
+    }
+
+    /// Attention that mixes nothing leaves each token alone, and the class token is not of the image.
+    #[test]
+    fn the_feature_is_the_class_token_which_sees_the_image_through_attention() {
+        let compute = Compute::cpu();
+        let out = |has_attention: bool, slope: f32| {
+            let net = ClipVit::with_shape((4, 1, 2), 2, 3, (4, 3), &compute);
+            let is_drawn = |name: &str| has_attention || !name.starts_with("transformer.");
+            let net = initialise_by(net, 5, |name, _| is_drawn(name).then_some(1.0));
+            // Every patch is another for another slope.
+            let pixels: Vec<f32> = (0..48).map(|k| 1.0 + slope * (k % 7) as f32).collect();
+            let x = TensorData::new(pixels, compute.layout().shape(1, 3, 4));
+            to_host(net.forward(Tensor::from_data(x, compute.device()), &mut Pass::Eval))
+        };
+        assert_eq!(out(false, 0.0), out(false, 1.0));
+        let (flat, steep) = (out(true, 0.0), out(true, 1.0));
+        assert!(flat.iter().zip(&steep).any(|(a, b)| (a - b).abs() > 1e-3), "{flat:?} {steep:?}");
+    }
+}

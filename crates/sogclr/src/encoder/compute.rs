@@ -58,3 +58,26 @@ impl Compute {
         if self.engine.is_some() { Layout::ChannelsLast } else { Layout::ChannelsFirst }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn our_kernels_want_channels_last_and_burns_operations_first() {
+        let (ours, plain) = (Compute::cpu(), Compute::plain(Device::flex()));
+        assert_eq!((ours.layout(), plain.layout()), (Layout::ChannelsLast, Layout::ChannelsFirst));
+        assert_eq!(plain.engine(), None);
+    }
+
+    #[test]
+    fn gradients_change_neither_engine_nor_layout() {
+        let exact = Compute::cpu_exact();
+        assert_eq!(exact.engine(), Some(Engine { winograd: false, ..Engine::default() }));
+        assert_eq!(Compute::cpu().engine(), Some(Engine { winograd: true, ..Engine::default() }));
+        let graph = exact.autodiff();
+        assert_eq!([&exact, &graph, &graph.inner()].map(|c| c.device().is_autodiff()), [false, true, false]);
+        assert_eq!([&graph, &graph.inner()].map(Compute::engine), [exact.engine(); 2]);
+        assert_eq!(Compute::plain(Device::flex()).autodiff().layout(), Layout::ChannelsFirst);
+    }
+}

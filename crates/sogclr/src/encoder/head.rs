@@ -103,3 +103,104 @@ impl Head {
         x
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::params::{HostTensor, NamedTensors, export, import, to_host};
+
+    fn config(norm: bool, norm_output: bool) -> HeadConfig {
+        HeadConfig { layers: 2, hidden: 3, output: 2, norm, norm_output }
+    }
+
+    /// Names and shapes of the head's parameters.
+    fn parameters(config: &HeadConfig) -> Vec<(String, Vec<usize>)> {
+        let head = Head::new(config, 5, &Compute::cpu());
+        export(&head).into_iter().map(|(name, tensor)| (name, tensor.shape)).collect()
+    }
+
+    fn expected(list: &[(&str, &[usize])]) -> Vec<(String, Vec<usize>)> {
+        list.iter().map(|(name, shape)| ((*name).to_owned(), shape.to_vec())).collect()
+    }
+
+    const HIDDEN: [(&str, &[usize]); 5] = [
+        ("layers.0.bn.bias", &[3]),
+        ("layers.0.bn.running_mean", &[3]),
+        ("layers.0.bn.running_var", &[3]),
+        ("layers.0.bn.weight", &[3]),
+        ("layers.0.linear.weight", &[3, 5]),
+    ];
+
+    #[test]
+    fn simclrs_last_norm_has_no_shift() {
+        let mut want = expected(&HIDDEN);
+        want.extend(expected(&[
+            ("layers.1.bn.running_mean", &[2]),
+            ("layers.1.bn.running_var", &[2]),
+            ("layers.1.bn.weight", &[2]),
+            ("layers.1.linear.weight", &[2, 3]),
+        ]));
+        assert_eq!(parameters(&config(true, true)), want);
+    }
+
+    #[test]
+    fn without_a_norm_of_the_output_the_last_layer_is_linear() {
+        let mut want = expected(&HIDDEN);
+        want.extend(expected(&[("layers.1.linear.weight", &[2, 3])]));
+        assert_eq!(parameters(&config(true, false)), want);
+    }
+
+    #[test]
+    fn mocos_layers_have_biases_in_place_of_norms() {
+        let want = expected(&[
+            ("layers.0.linear.bias", &[3]),
+            ("layers.0.linear.weight", &[3, 5]),
+            ("layers.1.linear.bias", &[2]),
+            ("layers.1.linear.weight", &[2, 3]),
+        ]);
+        assert_eq!(parameters(&config(false, true)), want);
+        assert_eq!(parameters(&config(false, false)), want, "there is no norm to leave out");
+    }
+
+    /// x = 2: relu(−1·2 + 1) = 0, relu(3·2 − 2) = 4; then −5·4 + 0.5 stays below 0.
+    #[test]
+    fn relu_stands_between_the_layers_and_not_after_the_last() {
+        let config = HeadConfig { layers: 2, hidden: 2, output: 1, norm: false, norm_output: true };
+        let tensor = |shape: &[usize], values: &[f32]| HostTensor { shape: shape.to_vec(), values: values.to_vec() };
+        let weights = NamedTensors::from([
+            ("layers.0.linear.weight".to_owned(), tensor(&[2, 1], &[-1.0, 3.0])),
+            ("layers.0.linear.bias".to_owned(), tensor(&[2], &[1.0, -2.0])),
+            ("layers.1.linear.weight".to_owned(), tensor(&[1, 2], &[7.0, -5.0])),
+            ("layers.1.linear.bias".to_owned(), tensor(&[1], &[0.5])),
+        ]);
+        let compute = Compute::cpu();
+        let head = import(Head::new(&config, 1, &compute), &weights).unwrap();
+        let y = head.forward(Tensor::from_data([[2.0_f32]], compute.device()), &mut Pass::Eval);
+        assert_eq!(to_host(y), [-19.5]);
+    }
+
+    #[test]
+    fn the_hidden_layer_is_as_wide_as_the_features_within_bounds() {
+        let hidden = [16, 128, 512, 2048, 8192].map(|features| HeadConfig::for_features(features).hidden);
+        assert_eq!(hidden, [128, 128, 512, 2048, 2048]);
+    }
+
+    #[test]
+    fn impossible_heads_are_refused_by_their_key() {
+        let good = HeadConfig::for_features(512);
+        let key = |config: HeadConfig| config.check().unwrap_err().key;
+        assert_eq!(good.check(), Ok(()));
+        assert_eq!(key(HeadConfig { layers: 1, ..good.clone() }), "head.layers");
+        assert_eq!(key(HeadConfig { layers: 5, ..good.clone() }), "head.layers");
+        assert_eq!(key(HeadConfig { hidden: 1, ..good.clone() }), "head.hidden");
+        assert_eq!(key(HeadConfig { output: 65_537, ..good }), "head.output");
+    }
+
+    #[test]
+    fn a_norm_of_the_output_is_written_only_where_it_is_left_out() {
+        let old = "layers = 2\nhidden = 3\noutput = 2\nnorm = true\n";
+        assert_eq!(toml::from_str(old), Ok(config(true, true)));
+        assert_eq!(toml::to_string(&config(true, true)).unwrap(), old);
+        assert_eq!(toml::to_string(&config(true, false)).unwrap(), format!("{old}norm_output = false\n"));
+    }
+}

@@ -94,3 +94,72 @@ pub(super) fn linear<const D: usize>(
     dims[D - 1] = output;
     y.reshape(dims)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::params::to_host;
+    use burn::tensor::{Device, TensorData};
+
+    fn computes() -> [Compute; 2] {
+        [Compute::cpu(), Compute::plain(Device::flex())]
+    }
+
+    fn linear_layer(compute: &Compute) -> Linear {
+        let mut layer = Linear::new(3, 2, compute).with_bias();
+        layer.weight = Param::from_tensor(Tensor::from_data([[1.0_f32, 2.0, 3.0], [4.0, 5.0, 6.0]], compute.device()));
+        layer.bias = Some(Param::from_tensor(Tensor::from_data([10.0_f32, 20.0], compute.device())));
+        layer
+    }
+
+    /// (1, 0, −1)·Wᵀ = (−2, −2), (2, 1, 0)·Wᵀ = (4, 13).
+    #[test]
+    fn a_linear_layer_is_the_same_with_our_kernels_and_without() {
+        for compute in computes() {
+            let x = Tensor::<3>::from_data([[[1.0_f32, 0.0, -1.0]], [[2.0, 1.0, 0.0]]], compute.device());
+            let y = linear_layer(&compute).forward(x);
+            assert_eq!(y.dims(), [2, 1, 2]);
+            assert_eq!(to_host(y), [8.0, 18.0, 14.0, 33.0]);
+        }
+    }
+
+    #[test]
+    fn a_layer_with_gradients_serves_inputs_without() {
+        let compute = Compute::cpu().autodiff();
+        let layer = linear_layer(&compute);
+        let x = |compute: &Compute| Tensor::<2>::from_data([[2.0_f32, 1.0, 0.0]], compute.device());
+        let (on, off) = (layer.forward(x(&compute)), layer.forward(x(&compute.inner())));
+        assert_eq!((on.is_autodiff(), off.is_autodiff()), (true, false));
+        assert_eq!(to_host(off), [14.0, 33.0]);
+    }
+
+    /// The first channel counts 1…9, the second is 1 in the middle. The kernel takes the upper left neighbour once and the
+    /// right one ten times, and of the second channel the pixel itself a hundred times.
+    #[test]
+    fn a_convolution_pads_by_half_its_kernel_in_either_layout() {
+        let mut kernel = vec![0.0_f32; 18];
+        (kernel[0], kernel[5], kernel[9 + 4]) = (1.0, 10.0, 100.0);
+        let pixel = |k: usize| [k as f32 + 1.0, f32::from(u8::from(k == 4))];
+        for compute in computes() {
+            let is_last = compute.engine().is_some();
+            let values: Vec<f32> = match is_last {
+                true => (0..9).flat_map(pixel).collect(),
+                false => (0..18).map(|k| pixel(k % 9)[k / 9]).collect(),
+            };
+            let shape = if is_last { [1, 3, 3, 2] } else { [1, 2, 3, 3] };
+            let out = |stride: usize| {
+                let mut conv = Conv::new(2, 1, 3, stride, &compute);
+                let weight = TensorData::new(kernel.clone(), [1, 2, 3, 3]);
+                conv.weight = Param::from_tensor(Tensor::from_data(weight, compute.device()));
+                let x = Tensor::from_data(TensorData::new(values.clone(), shape), compute.device());
+                to_host(conv.forward(x))
+            };
+            let close = |ours: Vec<f32>, want: &[f32]| {
+                assert_eq!(ours.len(), want.len());
+                assert!(ours.iter().zip(want).all(|(a, b)| (a - b).abs() < 1e-3), "{compute:?}: {ours:?} {want:?}");
+            };
+            close(out(1), &[20.0, 30.0, 0.0, 50.0, 161.0, 2.0, 80.0, 94.0, 5.0]);
+            close(out(2), &[20.0, 0.0, 80.0, 5.0]);
+        }
+    }
+}

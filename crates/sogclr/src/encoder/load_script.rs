@@ -55,3 +55,97 @@ pub fn load_script(model: &ModelConfig, resize: usize, mean: &[f32], std: &[f32]
     settings += &(loader.settings + "\n");
     text.replace("TRUNK\n", program).replace("NEEDS", &needs).replace("SETTINGS\n", &settings) + preprocess
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::encoder::TextConfig;
+
+    fn script(encoder: &str, size: usize, text: Option<TextConfig>) -> String {
+        let encoder = toml::from_str(encoder).unwrap();
+        let model = ModelConfig { encoder, head: None, text, image_size: size, channels: 3 };
+        load_script(&model, size + 4, &[0.5, 0.25, 0.125], &[1.0, 2.0, 0.1])
+    }
+
+    const RESNET: &str = "name = 'resnet18'\nwidth = 0.5\nstem = 'imagenet'";
+    const BOTTLENECK: &str = "name = 'resnet50'\nwidth = 1.0\nstem = 'cifar'";
+    const VIT: &str = "name = 'vit-tiny'\npatch = 4\npool = 'mean'\nfreeze_patches = false";
+    const CLIP_RESNET: &str = "name = 'clip-xs'\nwidth = 1.0";
+    const CLIP_VIT: &str = "name = 'clip-vit-xs'\nwidth = 1.0";
+
+    fn text() -> Option<TextConfig> {
+        Some(TextConfig { context: 20, output: Some(40), ..TextConfig::clip_s() })
+    }
+
+    fn assert_lines(script: &str, lines: &[&str]) {
+        for line in lines {
+            assert!(script.lines().any(|other| other == *line), "no line {line:?} in\n{script}");
+        }
+    }
+
+    #[test]
+    fn a_resnets_program_has_its_stages() {
+        let lines = [
+            "RESIZE, SIZE = 228, 224",
+            "MEAN, STD = [0.5, 0.25, 0.125], [1.0, 2.0, 0.1]",
+            "CHANNELS, STEM, SMALL_STEM = 3, 32, False",
+            "STAGES = [(2, 32, 1), (2, 64, 2), (2, 128, 2), (2, 256, 2)]",
+            "EXPANSION = 1",
+        ];
+        assert_lines(&script(RESNET, 224, None), &lines);
+        let lines = ["CHANNELS, STEM, SMALL_STEM = 3, 64, True", "EXPANSION = 4"];
+        assert_lines(&script(BOTTLENECK, 32, None), &lines);
+    }
+
+    #[test]
+    fn a_transformers_program_has_its_sizes_and_names_timm() {
+        let script = script(VIT, 32, None);
+        let line = "CHANNELS, WIDTH, DEPTH, HEADS, PATCH, POOL, IMAGE = 3, 192, 12, 3, 4, \"avg\", 32";
+        assert_lines(&script, &[line]);
+        assert!(script.contains("Needs torch, timm, safetensors and pillow."), "{script}");
+    }
+
+    #[test]
+    fn a_pair_runs_program_puts_its_encoder_into_open_clips_place() {
+        let script = script(RESNET, 224, text());
+        let lines = [
+            "CONTEXT, SHARED, FEATURES = 20, 40, 256",
+            r#"TEXT = {"context_length":20,"vocab_size":49408,"width":128,"heads":8,"layers":8}"#,
+            "STAGES = [(2, 32, 1), (2, 64, 2), (2, 128, 2), (2, 256, 2)]",
+            "def trunk():",
+            "class Visual(nn.Module):",
+            "def preprocess(image):",
+        ];
+        assert_lines(&script, &lines);
+    }
+
+    #[test]
+    fn a_clip_pairs_program_is_open_clips_alone() {
+        let script = script(CLIP_RESNET, 64, text());
+        assert_lines(&script, &["CONTEXT = 20", "RESIZE, SIZE = 68, 64", "def preprocess(image):"]);
+        assert!(!script.contains("trunk"), "{script}");
+    }
+
+    #[test]
+    fn an_image_run_of_a_clip_encoder_builds_open_clips_tower() {
+        let line = r#"OUTPUT, VISION = 256, {"layers":[1,1,1,1],"width":24,"image_size":64}"#;
+        assert_lines(&script(CLIP_RESNET, 64, None), &[line]);
+    }
+
+    /// A name in capitals is a setting, or a placeholder that was not filled.
+    #[test]
+    fn every_setting_that_a_program_uses_is_set() {
+        let capitals = regex::Regex::new(r"\b[A-Z][A-Z_]+\b").unwrap();
+        let assignment = regex::Regex::new(r"(?m)^([A-Z_, ]+) = ").unwrap();
+        for (encoder, size) in [(RESNET, 224), (BOTTLENECK, 32), (VIT, 32), (CLIP_RESNET, 64), (CLIP_VIT, 64)] {
+            for text in [None, text()] {
+                let script = script(encoder, size, text);
+                let names = |line: regex::Captures| line[1].split(", ").map(str::to_owned).collect::<Vec<_>>();
+                let mut known: Vec<String> = assignment.captures_iter(&script).flat_map(names).collect();
+                known.extend(["PIL", "RGB", "BICUBIC", "CLIP"].map(str::to_owned));
+                let unset = capitals.find_iter(&script).find(|name| known.iter().all(|other| other != name.as_str()));
+                assert!(unset.is_none(), "{unset:?} in\n{script}");
+            }
+        }
+    }
+}

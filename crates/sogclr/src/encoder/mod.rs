@@ -211,3 +211,73 @@ impl EncoderConfig {
         self.spec().feature_dim()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::params::export;
+
+    fn read(text: &str) -> Result<EncoderConfig, String> {
+        toml::from_str(text).map_err(|error: toml::de::Error| error.message().to_owned())
+    }
+
+    /// What `config.toml` of earlier versions has.
+    #[test]
+    fn tables_of_name_width_and_stem_are_read() {
+        let resnet = ResNetConfig { name: ResNetName::Resnet20, width: 0.5, stem: Stem::Imagenet };
+        assert_eq!(read("name = 'resnet20'\nwidth = 0.5\nstem = 'imagenet'"), Ok(resnet.into()));
+        let clip = ClipResNetConfig { name: ClipResNetName::ClipS, width: 2.0, stem: ClipStem::Clip };
+        assert_eq!(read("name = 'clip-s'\nwidth = 2.0\nstem = 'clip'"), Ok(clip.clone().into()));
+        assert_eq!(read("name = 'clip-s'\nwidth = 2.0"), Ok(clip.into()));
+        let vit = ClipVitConfig { name: ClipVitName::ClipVitXs, width: 1.0, stem: ClipStem::Clip };
+        assert_eq!(read("name = 'clip-vit-xs'\nwidth = 1.0\nstem = 'clip'"), Ok(vit.into()));
+    }
+
+    #[test]
+    fn an_unknown_name_is_refused_with_the_known_ones() {
+        for error in [read("name = 'resnet19'\nwidth = 1.0").unwrap_err(), unknown("resnet19")] {
+            assert!(error.starts_with("\"resnet19\"; known encoders are resnet8, "), "{error}");
+            assert!(
+                ["resnet50", "clip-s", "clip-vit-xs", "vit-base"].iter().all(|name| error.contains(name)),
+                "{error}"
+            );
+        }
+        assert!(read("width = 1.0").unwrap_err().starts_with("\"\"; known encoders are"));
+        let problem = EncoderConfig::named("resnet19", 32).unwrap_err();
+        assert_eq!(problem.key, "encoder.name");
+        assert!(problem.text.starts_with("is \"resnet19\"; known encoders are "), "{problem}");
+    }
+
+    #[test]
+    fn a_key_of_another_encoder_is_refused_by_its_name() {
+        let error = |text: &str| read(text).unwrap_err();
+        let resnet = "name = 'resnet18'\nwidth = 1.0\nstem = 'cifar'";
+        assert!(error(&format!("{resnet}\npatch = 4")).contains("unknown field `patch`"));
+        let vit = "name = 'vit-tiny'\npatch = 4\npool = 'class'\nfreeze_patches = false";
+        assert!(error(&format!("{vit}\nwidth = 1.0")).contains("unknown field `width`"));
+        assert!(error("name = 'resnet18'\nwidth = 1.0").contains("missing field `stem`"));
+        assert!(error("name = 'resnet18'\nwidth = 1.0\nstem = 'clip'").contains("clip"));
+        assert!(error("name = 'clip-s'\nwidth = 1.0\nstem = 'cifar'").contains("cifar"));
+    }
+
+    #[test]
+    fn every_name_gives_the_encoder_that_says_it() {
+        assert_eq!(EncoderConfig::names().len(), 16);
+        for name in EncoderConfig::names() {
+            let config = EncoderConfig::named(name, 224).unwrap();
+            assert_eq!(config.name(), name);
+            assert_eq!(config.spec().check(224), Ok(()), "{name}");
+            let written = toml::to_string(&config).unwrap();
+            assert!(written.starts_with(&format!("name = \"{name}\"\n")), "{written}");
+            assert_eq!(read(&written), Ok(config), "{name}");
+        }
+    }
+
+    #[test]
+    fn the_kind_of_encoder_is_no_part_of_a_parameters_name() {
+        let config = read("name = 'resnet8'\nwidth = 0.0625\nstem = 'cifar'").unwrap();
+        let tensors = export(&config.build(8, 5, &Compute::cpu()));
+        assert_eq!(tensors["conv1.weight"].shape, [1, 5, 3, 3]);
+        assert!(tensors.contains_key("layer3.0.downsample.1.running_var"));
+    }
+}

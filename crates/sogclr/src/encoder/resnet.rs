@@ -323,3 +323,77 @@ impl Network for ResNet {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::params::export;
+
+    fn named(name: &str, size: usize) -> ResNetConfig {
+        ResNetConfig::named(name, size).unwrap()
+    }
+
+    #[test]
+    fn features_are_the_last_stages_channels() {
+        let names = ["resnet8", "resnet56", "resnet18", "resnet34", "resnet50", "resnet152"];
+        assert_eq!(names.map(|name| named(name, 32).feature_dim()), [64, 64, 512, 512, 2048, 2048]);
+        let width = |width| ResNetConfig { width, ..named("resnet50", 32) }.feature_dim();
+        assert_eq!([0.25, 2.0, 0.001].map(width), [512, 4096, 4]);
+    }
+
+    #[test]
+    fn a_name_brings_the_stem_that_fits_and_unknown_ones_nothing() {
+        assert_eq!([64, 65].map(|size| named("resnet18", size).stem), [Stem::Cifar, Stem::Imagenet]);
+        assert_eq!(ResNetConfig::named("resnet19", 32), None);
+        assert_eq!(ResNetConfig::named("Resnet18", 32), None);
+        assert_eq!(ResNetConfig { width: 0.05, ..named("resnet18", 32) }.check(32).unwrap_err().key, "encoder.width");
+        assert_eq!(named("resnet18", 32).check(32), Ok(()));
+    }
+
+    /// torchvision's tables less the classifier: 1,814,073,344 − 512·1000 and 4,089,184,256 − 2048·1000 products.
+    #[test]
+    fn convolutions_are_as_many_and_cost_as_much_as_torchvisions() {
+        let cost = |name: &str, size: usize| {
+            let found = named(name, size).convolutions(size, 3);
+            let each = |(count, c): &(usize, sogclr_kernels::Conv)| count * c.y_len() * c.ci * c.k * c.k;
+            (found.iter().map(|(count, _)| count).sum::<usize>(), found.iter().map(each).sum::<usize>())
+        };
+        assert_eq!(cost("resnet18", 224), (20, 1_813_561_344));
+        assert_eq!(cost("resnet50", 224), (53, 4_087_136_256));
+        // Outputs at 8 pixels: 3·8²·16, 3·4²·32 and 3·2²·64, the shortcuts among them.
+        assert_eq!(cost("resnet8", 8).0, 9);
+        assert_eq!(named("resnet8", 8).activations(8, 3), 3 * 1024 + 3 * 512 + 3 * 256);
+    }
+
+    #[test]
+    fn the_network_has_the_convolutions_that_were_announced() {
+        for (name, size) in [("resnet8", 32), ("resnet18", 224), ("resnet50", 32), ("resnet50", 224)] {
+            let config = ResNetConfig { width: 0.0625, ..named(name, size) };
+            let announced = config.convolutions(size, 3).into_iter();
+            let announced = announced.fold((0, 0), |sum, (count, c)| (sum.0 + count, sum.1 + count * c.w_len()));
+            let tensors = export(&config.build(size, 3, &Compute::cpu()));
+            let weights = tensors.values().filter(|tensor| tensor.shape.len() == 4);
+            let built = weights.fold((0, 0), |sum, weight| (sum.0 + 1, sum.1 + weight.values.len()));
+            assert_eq!(built, announced, "{name} at {size}");
+        }
+    }
+
+    #[test]
+    fn residual_branches_start_as_the_identity_under_torchvisions_names() {
+        for (name, last, other) in [("resnet18", "bn2", "bn1"), ("resnet50", "bn3", "bn2")] {
+            let config = ResNetConfig { width: 0.0625, ..named(name, 32) };
+            let tensors = export(&config.build(32, 3, &Compute::cpu()));
+            let weight = |norm: &str| &tensors[&format!("layer2.1.{norm}.weight")].values;
+            assert!(weight(last).iter().all(|&w| w == 0.0) && weight(other).iter().all(|&w| w == 1.0), "{name}");
+            assert!(tensors["layer2.0.downsample.1.weight"].values.iter().all(|&w| w == 1.0), "{name}");
+            assert!(tensors.contains_key("layer4.0.downsample.0.weight"), "{name}");
+        }
+    }
+
+    #[test]
+    fn torchvisions_classifier_and_counters_are_foreign() {
+        let config = named("resnet18", 224);
+        let names = ["fc.weight", "bn1.num_batches_tracked", "layer1.0.conv1.weight", "bn1.running_mean"];
+        assert_eq!(names.map(|name| config.is_foreign(name)), [true, true, false, false]);
+    }
+}

@@ -124,3 +124,74 @@ fn causal_mask(length: usize, device: &Device) -> Tensor<2> {
     let values: Vec<f32> = (0..length * length).map(entry).collect();
     Tensor::from_data(TensorData::new(values, [length, length]), device)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::params::{initialise, to_host, to_matrix};
+
+    fn small(compute: &Compute) -> TextEncoder {
+        let config = TextConfig { width: 8, layers: 2, heads: 2, context: 6, vocabulary: 10, output: None };
+        initialise(TextEncoder::new(&config, 3, compute), 5)
+    }
+
+    fn encode(ids: &[u32], ends: &[usize]) -> Vec<f32> {
+        let compute = Compute::cpu();
+        to_host(small(&compute).forward(ids, ends, compute.device()))
+    }
+
+    fn are_close(a: &[f32], b: &[f32]) -> bool {
+        a.len() == b.len() && a.iter().zip(b).all(|(a, b)| (a - b).abs() < 1e-5)
+    }
+
+    #[test]
+    fn what_follows_the_end_changes_nothing() {
+        let text = encode(&[8, 3, 9], &[2]);
+        assert!(are_close(&text, &encode(&[8, 3, 9, 0, 0, 0], &[2])));
+        assert!(are_close(&text, &encode(&[8, 3, 9, 5, 9, 1], &[2])));
+        assert!(!are_close(&text, &encode(&[8, 4, 9, 0, 0, 0], &[2])), "what comes before it does");
+        assert!(!are_close(&text, &encode(&[3, 8, 9], &[2])), "and so does the order");
+        assert!(!are_close(&text, &encode(&[8, 3, 9, 0, 0, 0], &[3])), "the feature is the one at the end");
+    }
+
+    #[test]
+    fn texts_of_a_batch_do_not_see_each_other() {
+        let compute = Compute::cpu();
+        let both = to_matrix(small(&compute).forward(&[8, 3, 9, 0, 8, 9, 0, 0], &[2, 1], compute.device()));
+        assert!(are_close(&both.row(0).to_vec(), &encode(&[8, 3, 9], &[2])), "{both}");
+        assert!(are_close(&both.row(1).to_vec(), &encode(&[8, 9], &[1])), "{both}");
+    }
+
+    #[test]
+    #[should_panic(expected = "every text has at most 6 ids")]
+    fn texts_longer_than_the_context_are_refused() {
+        encode(&[8, 1, 2, 3, 4, 5, 9], &[6]);
+    }
+
+    #[test]
+    #[should_panic(expected = "ids are below 10")]
+    fn ids_beyond_the_vocabulary_are_refused() {
+        encode(&[8, 10, 9], &[2]);
+    }
+
+    #[test]
+    fn a_token_may_look_back_and_at_itself() {
+        let mask = to_host(causal_mask(3, &Device::flex()));
+        let inf = f32::NEG_INFINITY;
+        assert_eq!(mask, [0.0, inf, inf, 0.0, 0.0, inf, 0.0, 0.0, 0.0]);
+    }
+
+    #[test]
+    fn impossible_text_encoders_are_refused_by_their_key() {
+        let good = TextConfig::clip_s();
+        let key = |config: TextConfig| config.check().unwrap_err().key;
+        assert_eq!(good.check(), Ok(()));
+        assert_eq!(key(TextConfig { vocabulary: 100, ..good.clone() }), "text.vocabulary");
+        assert_eq!(key(TextConfig { context: 2, ..good.clone() }), "text.context");
+        assert_eq!(key(TextConfig { context: 78, ..good.clone() }), "text.context");
+        assert_eq!(key(TextConfig { layers: 0, ..good.clone() }), "text.layers");
+        assert_eq!(key(TextConfig { heads: 3, ..good.clone() }), "text.heads");
+        assert_eq!(key(TextConfig { heads: 0, ..good.clone() }), "text.heads");
+        assert_eq!(key(TextConfig { output: Some(1), ..good }), "text.output");
+    }
+}

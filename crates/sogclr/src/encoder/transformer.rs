@@ -171,3 +171,104 @@ pub(super) fn clip_deviation(layers: usize, name: &str, dims: &[usize]) -> Optio
         _ => None,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::params::{to_host, to_matrix};
+    use burn::tensor::TensorData;
+
+    /// Two images of two channels and 4×4 pixels whose value is 1000·image + 100·channel + 10·y + x.
+    #[test]
+    fn patches_are_the_same_rows_in_either_layout() {
+        let value = |[n, c, y, x]: [usize; 4]| (1000 * n + 100 * c + 10 * y + x) as f32;
+        let device = Device::flex();
+        let first = (0..64).map(|k| value([k / 32, k / 16 % 2, k / 4 % 4, k % 4])).collect::<Vec<f32>>();
+        let last = (0..64).map(|k| value([k / 32, k % 2, k / 8 % 4, k / 2 % 4])).collect::<Vec<f32>>();
+        let first = Tensor::from_data(TensorData::new(first, [2, 2, 4, 4]), &device);
+        let last = Tensor::from_data(TensorData::new(last, [2, 4, 4, 2]), &device);
+        for (images, layout) in [(first, Layout::ChannelsFirst), (last, Layout::ChannelsLast)] {
+            let (rows, counts) = patches(images, 2, layout);
+            assert_eq!(counts, [2, 4]);
+            let rows = to_matrix(rows);
+            assert_eq!(rows.dim(), (8, 8));
+            // The upper right patch of the first image, the lower left one of the second.
+            assert_eq!(rows.row(1).to_vec(), [2.0, 3.0, 12.0, 13.0, 102.0, 103.0, 112.0, 113.0], "{layout:?}");
+            let want = [1020.0, 1021.0, 1030.0, 1031.0, 1120.0, 1121.0, 1130.0, 1131.0];
+            assert_eq!(rows.row(6).to_vec(), want, "{layout:?}");
+        }
+    }
+
+    fn assert_close(ours: &[f32], want: &[f64]) {
+        assert_eq!(ours.len(), want.len());
+        assert!(ours.iter().zip(want).all(|(a, b)| (f64::from(*a) - b).abs() < 1e-4), "{ours:?} {want:?}");
+    }
+
+    fn sigmoid_of(x: f64) -> f64 {
+        1.0 / (1.0 + (-x).exp())
+    }
+
+    /// One head of one value: q = 1 and 3, k = 2 and −1, v = 10 and 20. Logits (2, −1) and (6, −3).
+    #[test]
+    fn a_mask_hides_later_tokens() {
+        let device = Device::flex();
+        let all = Tensor::from_data([[[1.0_f32, 2.0, 10.0], [3.0, -1.0, 20.0]]], &device);
+        let second = 10.0 + 10.0 * sigmoid_of(-9.0);
+        let open = attend(all.clone(), 1, None);
+        assert_close(&to_host(open), &[10.0 + 10.0 * sigmoid_of(-3.0), second]);
+        let mask = Tensor::from_data([[0.0, f32::NEG_INFINITY], [0.0, 0.0]], &device);
+        let masked = to_host(attend(all, 1, Some(mask)));
+        assert_eq!(masked[0], 10.0, "the first token has only itself");
+        assert_close(&masked, &[10.0, second]);
+    }
+
+    /// Queries of ones, keys of ones and of zeros: logits 4 and 0 over √4 for one head of four values, 2 and 0 over √2 for each
+    /// of two heads; the values are 1 and 0.
+    #[test]
+    fn logits_are_scaled_by_the_root_of_a_heads_size() {
+        let token = |key: f32, value: f32| [[1.0; 4], [key; 4], [value; 4]].concat();
+        let values = [token(1.0, 1.0), token(0.0, 0.0)].concat();
+        for (heads, logit) in [(1, 2.0), (2, 2_f64.sqrt())] {
+            let all = Tensor::from_data(TensorData::new(values.clone(), [1, 2, 12]), &Device::flex());
+            assert_close(&to_host(attend(all, heads, None)), &[sigmoid_of(logit); 8]);
+        }
+    }
+
+    /// Two heads of one value: the first looks at the first token, the second at the second.
+    #[test]
+    fn heads_attend_each_for_itself() {
+        let all = [[[1.0_f32, 1.0, 90.0, -90.0, 3.0, 4.0], [1.0, 1.0, 0.0, 0.0, 5.0, 6.0]]];
+        let mixed = attend(Tensor::from_data(all, &Device::flex()), 2, None);
+        assert_close(&to_host(mixed), &[3.0, 6.0, 3.0, 6.0]);
+    }
+
+    /// (1, 3) has mean 2 and variance 1; with ε = 3 it is divided by 2.
+    #[test]
+    fn layer_norm_centres_and_scales_a_row() {
+        let device = Device::flex();
+        let mut norm = LayerNorm::new(2, &device).with_epsilon(3.0);
+        norm.weight = Param::from_tensor(Tensor::from_data([4.0_f32, 8.0], &device));
+        norm.bias = Param::from_tensor(Tensor::from_data([0.5_f32, -1.0], &device));
+        let y = norm.forward(Tensor::<2>::from_data([[1.0_f32, 3.0], [5.0, 5.0]], &device));
+        assert_close(&to_host(y), &[-1.5, 3.0, 0.5, -1.0]);
+        let plain = LayerNorm::new(2, &device).forward(Tensor::<2>::from_data([[1.0_f32, 3.0]], &device));
+        assert_close(&to_host(plain), &[-1.0, 1.0]);
+    }
+
+    #[test]
+    fn weights_are_drawn_as_clip_draws_them() {
+        let deviation = |name: &str, dims: &[usize]| clip_deviation(2, name, dims);
+        assert_eq!(deviation("resblocks.0.attn.in_proj_weight", &[48, 16]), Some(0.25));
+        // The end of a branch: 1/√(2·width·layers), of the width that it ends in.
+        assert_eq!(deviation("resblocks.0.attn.out_proj.weight", &[16, 16]), Some(0.125));
+        assert_eq!(deviation("resblocks.0.mlp.c_proj.weight", &[16, 64]), Some(0.125));
+        assert_eq!(deviation("resblocks.0.mlp.c_fc.weight", &[200, 50]), Some(0.1));
+        // Stored the other way round.
+        assert_eq!(deviation("text_projection", &[4, 100]), Some(0.5));
+        assert_eq!(deviation("proj", &[4, 100]), Some(0.5));
+        assert_eq!(deviation("class_embedding", &[16]), Some(0.25));
+        assert_eq!(deviation("ln_pre.weight", &[16]), None);
+        // A convolution: 1/√(3·fan-in)
+        assert_eq!(deviation("conv1.weight", &[64, 3, 2, 1]), Some((1.0 / 18.0_f64).sqrt()));
+    }
+}

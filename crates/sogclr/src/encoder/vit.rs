@@ -283,3 +283,104 @@ impl Network for Vit {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::params::{export, initialise, initialise_by, to_host};
+    use burn::tensor::{Gradients, TensorData};
+
+    /// Width 4, one block of two heads, four patches of 2×2 pixels.
+    fn small(pool: Pool, compute: &Compute) -> Vit {
+        Vit::with_shape(4, 1, 2, 2, pool, 4, 3, compute)
+    }
+
+    fn images(first: f32, compute: &Compute) -> Tensor<4> {
+        let pixels = (0..48).map(|k| if k == 0 { first } else { (k % 7) as f32 * 0.1 }).collect::<Vec<f32>>();
+        Tensor::from_data(TensorData::new(pixels, compute.layout().shape(1, 3, 4)), compute.device())
+    }
+
+    #[test]
+    fn the_patch_is_the_largest_that_leaves_seven_on_a_side() {
+        let patch = |size| VitConfig::for_size(VitName::VitTiny, size).patch;
+        assert_eq!([224, 96, 64, 32, 28].map(patch), [16, 8, 8, 4, 4]);
+        // 30 = 2·15, 13 is prime, and 112 = 16·7 is just enough.
+        assert_eq!([30, 13, 112].map(patch), [2, 1, 16]);
+    }
+
+    #[test]
+    fn patches_divide_the_image_into_not_too_many() {
+        let problem = |patch: usize, size: usize| {
+            VitConfig { patch, ..VitConfig::for_size(VitName::VitTiny, size) }.check(size).unwrap_err()
+        };
+        assert_eq!(VitConfig::for_size(VitName::VitTiny, 32).check(32), Ok(()));
+        for patch in [0, 5, 32] {
+            let text = format!(
+                "encoder.patch is {patch}; it must divide images of 32 pixels into at least 2 patches on a side"
+            );
+            assert_eq!(problem(patch, 32).to_string(), text);
+        }
+        // 64 on a side are allowed, 128 are not.
+        let (most, more) = (VitConfig { patch: 2, ..VitConfig::for_size(VitName::VitTiny, 128) }, problem(1, 128));
+        assert_eq!(most.check(128), Ok(()));
+        assert!(more.to_string().starts_with("encoder.patch is 1, which makes 16384 patches"), "{more}");
+    }
+
+    #[test]
+    fn a_class_token_has_the_norm_of_all_tokens_and_the_mean_its_own() {
+        let names = |pool| export(&small(pool, &Compute::cpu()));
+        let (class, mean) = (names(Pool::Class), names(Pool::Mean));
+        assert!(class.contains_key("norm.weight") && !class.contains_key("fc_norm.weight"));
+        assert!(mean.contains_key("fc_norm.weight") && !mean.contains_key("norm.weight"));
+        assert_eq!(class["pos_embed"].shape, [1, 5, 4], "four patches and the class token");
+        assert_eq!(class["blocks.0.attn.qkv.weight"].shape, [12, 4]);
+    }
+
+    /// A block whose weights are zero passes every token: the mean is the patches', the class token nobody's.
+    #[test]
+    fn the_feature_is_of_the_token_or_of_the_patches() {
+        let compute = Compute::cpu();
+        let out = |pool: Pool, pixel: f32, class: f32| {
+            let mut net = initialise_by(small(pool, &compute), 5, |_, dims| (dims.len() == 4).then_some(1.0));
+            let token = Tensor::from_data([[[class, 0.0, 0.0, 1.0]]], compute.device());
+            net.cls_token = Param::from_tensor(token);
+            to_host(net.forward(images(pixel, &compute), &mut Pass::Eval))
+        };
+        for (pool, sees_image) in [(Pool::Class, false), (Pool::Mean, true)] {
+            assert_eq!(out(pool, 0.0, 3.0) != out(pool, 1.0, 3.0), sees_image, "{pool:?}");
+            assert_eq!(out(pool, 0.0, 3.0) != out(pool, 0.0, -3.0), !sees_image, "{pool:?}");
+        }
+    }
+
+    /// `replace` in an initialisation or an import keeps them frozen.
+    #[test]
+    fn frozen_patches_have_no_gradient() {
+        let compute = Compute::cpu().autodiff();
+        let gradients = |net: Vit| {
+            let net = initialise(net, 5);
+            let out = net.forward(images(1.0, &compute), &mut Pass::Batch);
+            let grads: Gradients = out.narrow(1, 0, 1).sum().backward();
+            let proj = &net.patch_embed.proj;
+            let size = |grad: Option<Vec<f32>>| grad.map(|grad| grad.iter().map(|g| g.abs()).sum::<f32>());
+            let weight = size(proj.weight.val().grad(&grads).map(to_host));
+            let bias = size(proj.bias.val().grad(&grads).map(to_host));
+            (weight, bias, size(net.blocks[0].mlp.fc1.weight.val().grad(&grads).map(to_host)))
+        };
+        let (weight, bias, block) = gradients(small(Pool::Mean, &compute));
+        assert!([weight, bias, block].iter().all(|size| size.is_some_and(|size| size > 1e-4)));
+        let (weight, bias, block) = gradients(small(Pool::Mean, &compute).with_frozen_patches());
+        assert_eq!((weight, bias), (None, None));
+        assert!(block.is_some_and(|size| size > 1e-4));
+    }
+
+    #[test]
+    fn patches_are_drawn_by_xavier_and_the_rest_as_in_timm() {
+        let config = VitConfig::for_size(VitName::VitTiny, 32);
+        // 2/(32 + 2·3·3) = 1/25
+        assert_eq!(config.deviation("patch_embed.proj.weight", &[32, 2, 3, 3]), Some(0.2));
+        assert_eq!(config.deviation("cls_token", &[1, 1, 192]), Some(1e-6));
+        assert_eq!(config.deviation("pos_embed", &[1, 65, 192]), Some(0.02));
+        assert_eq!(config.deviation("blocks.0.mlp.fc1.weight", &[768, 192]), Some(0.02));
+        assert_eq!(config.deviation("norm.weight", &[192]), None);
+    }
+}

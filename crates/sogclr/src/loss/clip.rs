@@ -48,3 +48,43 @@ impl Loss for Clip {
         Ok(out)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::loss::{EmbeddingSets, SetName};
+    use crate::state::SampleState;
+    use ndarray::array;
+
+    /// s = [[0.6, 0.28], [0.8, 0.96]], images in rows; without `matched` the two texts change places.
+    fn forward(temperature: f64, matched: bool) -> LossOutput {
+        let texts = if matched { array![[3.0, 4.0], [7.0, 24.0]] } else { array![[7.0, 24.0], [3.0, 4.0]] };
+        let sets = EmbeddingSets::new(vec![(SetName::View(0), array![[2.0, 0.0], [0.0, 1.0]]), (SetName::Text, texts)]);
+        let state = SampleState::new(2, &[]);
+        Clip { temperature }.forward(&LossInput::new(&sets, &[0, 1], &state)).unwrap()
+    }
+
+    /// (s⁻ − s⁺)/τ at τ = ½: 0.28 and 0.8 against 0.6 and 0.96 for the images, 0.8 and 0.28 for the texts.
+    #[test]
+    fn two_pairs_cost_the_mean_cross_entropy_of_both_sides() {
+        let apart = [-0.64_f64, -0.32, 0.4, -1.36];
+        let want = apart.iter().map(|d| d.exp().ln_1p()).sum::<f64>() / 4.0;
+        let out = forward(0.5, true);
+        assert!((out.loss - want).abs() < 1e-6, "{} {want}", out.loss);
+        // One negative each: −s⁺ + τ·ln e^{s⁻/τ} = s⁻ − s⁺, in the mean −0.24.
+        assert!((out.objective.unwrap() + 0.24).abs() < 1e-6);
+    }
+
+    #[test]
+    fn the_scale_rises_for_matched_pairs_and_falls_for_swapped_ones() {
+        let slope = |matched| {
+            let h = 1e-4_f64;
+            (forward(0.5 * (-h).exp(), matched).loss - forward(0.5 * h.exp(), matched).loss) / (2.0 * h)
+        };
+        for matched in [true, false] {
+            let [(name, grad)] = forward(0.5, matched).parameter_grads[..] else { panic!("one parameter") };
+            assert_eq!((name, grad < 0.0), (LOG_SCALE, matched));
+            assert!((grad - slope(matched)).abs() < 1e-3, "{grad} {}", slope(matched));
+        }
+    }
+}

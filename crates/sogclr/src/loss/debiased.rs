@@ -74,3 +74,59 @@ impl Loss for Debiased {
         LossOutput::contrasted(loss * mean, objective * mean, grads, input)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::loss::{EmbeddingSets, NtXent, SetName};
+    use crate::state::SampleState;
+    use ndarray::array;
+
+    /// s⁺ = 0.6 for the first sample; the second is the same in both views.
+    fn forward(loss: &dyn Loss, second: [f32; 2]) -> LossOutput {
+        let [x, y] = second;
+        let (a, b) = (array![[2.0, 0.0], [x, y]], array![[3.0, 4.0], [x, y]]);
+        let sets = EmbeddingSets::new(vec![(SetName::View(0), a), (SetName::View(1), b)]);
+        let state = SampleState::new(2, &[]);
+        loss.forward(&LossInput::new(&sets, &[0, 1], &state)).unwrap()
+    }
+
+    /// Two negatives at s = 0 and e⁺ = e^(0.6/τ), τ = ½. (2 − τ₊·2·e^1.2)/(1 − τ₊) is 1.48 for τ₊ = 0.1; for 0.28 it is 0.20, less
+    /// than 2e^−2, and for 0.5 below 0.
+    #[test]
+    fn false_negatives_are_taken_out_down_to_the_least_sum() {
+        let positive = 1.2_f64.exp();
+        let negatives = |prior| Debiased { temperature: 0.5, prior }.negatives(2.0, 2.0, positive);
+        let (open, is_clamped) = negatives(0.1);
+        assert!(!is_clamped && (open - (2.0 - 0.2 * positive) / 0.9).abs() < 1e-12, "{open}");
+        for prior in [0.28, 0.5] {
+            let (least, is_clamped) = negatives(prior);
+            assert!(is_clamped && (least - 2.0 * (-2_f64).exp()).abs() < 1e-12, "{least}");
+        }
+    }
+
+    /// −ln e⁺/(e⁺ + 2e^−2) with e⁺ = e^1.2 twice and e^2 twice, wherever the other sample is.
+    #[test]
+    fn clamped_negatives_push_nothing() {
+        let loss = Debiased { temperature: 0.5, prior: 0.6 };
+        let want = [1.2_f64, 2.0].map(|s| (2.0 * (-2.0 - s).exp()).ln_1p()).iter().sum::<f64>() / 2.0;
+        for second in [[0.0, -1.0], [-5.0, 1.0]] {
+            let out = forward(&loss, second);
+            assert!((out.loss - want).abs() < 1e-6, "{} {want}", out.loss);
+            // The second sample's positive is at 1 already.
+            assert!(out.grads.iter().all(|(_, grad)| grad.row(1).iter().all(|g| g.abs() < 1e-6)));
+        }
+        let open = forward(&Debiased { temperature: 0.5, prior: 0.01 }, [0.0, -1.0]);
+        assert!(open.grads[0].1.row(1).iter().any(|g| g.abs() > 1e-3), "{:?}", open.grads);
+    }
+
+    #[test]
+    fn without_false_negatives_it_is_ntxent() {
+        let (ours, plain) = (Debiased { temperature: 0.5, prior: 0.0 }, NtXent { temperature: 0.5, alpha: None });
+        let (ours, plain) = (forward(&ours, [1.0, -2.0]), forward(&plain, [1.0, -2.0]));
+        assert!((ours.loss - plain.loss).abs() < 1e-6, "{} {}", ours.loss, plain.loss);
+        for ((_, ours), (_, plain)) in ours.grads.iter().zip(&plain.grads) {
+            assert!((ours - plain).iter().all(|d| d.abs() < 1e-6));
+        }
+    }
+}

@@ -41,3 +41,30 @@ impl Loss for FlatNce {
         LossOutput::contrasted(loss * mean, objective * mean, grads, input)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::loss::{Dcl, EmbeddingSets, SetName};
+    use crate::state::SampleState;
+    use ndarray::array;
+
+    /// s⁺ is 0.6 and 0.96 in both views; s⁻ are 0 and 0.28, 0 and 0.8, 0.8 and 0.936, 0.28 and 0.936.
+    #[test]
+    fn it_moves_as_dcl_and_reports_the_cross_entropy() {
+        let (first, second) = (array![[2.0, 0.0], [0.0, 1.0]], array![[3.0, 4.0], [7.0, 24.0]]);
+        let sets = EmbeddingSets::new(vec![(SetName::View(0), first), (SetName::View(1), second)]);
+        let state = SampleState::new(2, &[]);
+        let input = LossInput::new(&sets, &[0, 1], &state);
+        let flat = FlatNce { temperature: 0.5 }.forward(&input).unwrap();
+        let dcl = Dcl { temperature: 0.5, sigma: None }.forward(&input).unwrap();
+        assert_eq!(flat.grads, dcl.grads);
+        assert_eq!(flat.objective, dcl.objective);
+
+        let anchors = [(0.6, 0.0, 0.28), (0.96, 0.0, 0.8), (0.6, 0.8, 0.936), (0.96, 0.28, 0.936)];
+        let e = |s: f64| (s / 0.5).exp();
+        let want: f64 = anchors.iter().map(|&(s, m, n)| ((e(m) + e(n)) / e(s)).ln_1p()).sum::<f64>() / 4.0;
+        assert!((flat.loss - want).abs() < 1e-6, "{} {want}", flat.loss);
+        assert!((flat.loss - dcl.loss).abs() > 0.1, "DCL's value is another");
+    }
+}

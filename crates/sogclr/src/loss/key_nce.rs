@@ -106,3 +106,71 @@ impl Loss for KeyNce {
         LossOutput::contrasted(loss, objective, grads, input)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::loss::EmbeddingSets;
+    use crate::state::SampleState;
+    use ndarray::array;
+
+    const VIEW: &[(SetName, f64)] = &[(SetName::View(0), 1.0)];
+    const MIXED: &[(SetName, f64)] = &[(SetName::View(0), 0.75), (SetName::Jigsaw, 0.25)];
+
+    /// Queries and keys: s = [[0.6, 0.28], [0.8, 0.96]]; the jigsaw's are the views' the other way round. The queue holds one
+    /// row `copies` times, at 0.8 and −0.6 of the two queries.
+    fn forward(
+        negatives: Negatives,
+        copies: usize,
+        alpha: Option<f64>,
+        queries: &'static [(SetName, f64)],
+    ) -> LossOutput {
+        let sets = EmbeddingSets::new(vec![
+            (SetName::View(0), array![[2.0, 0.0], [0.0, 1.0]]),
+            (SetName::Jigsaw, array![[0.0, 3.0], [1.0, 0.0]]),
+            (SetName::Key(1), array![[3.0, 4.0], [7.0, 24.0]]),
+        ]);
+        let (state, queue) = (SampleState::new(2, &[]), array![[0.8_f32, -0.6]]);
+        let queue = queue.broadcast((copies, 2)).unwrap();
+        let input = LossInput { queue: Some(queue), ..LossInput::new(&sets, &[0, 1], &state) };
+        KeyNce { temperature: 0.5, negatives, alpha, queries }.forward(&input).unwrap()
+    }
+
+    /// ln(1 + times·e^{(s⁻ − s⁺)/τ}), the mean over the queries' (s⁺, s⁻).
+    fn by_hand(times: f64, queries: [(f64, f64); 2]) -> f64 {
+        let each = queries.map(|(positive, negative)| (times * ((negative - positive) / 0.5).exp()).ln_1p());
+        each.iter().sum::<f64>() / 2.0
+    }
+
+    #[test]
+    fn alpha_weighs_the_queue_as_if_it_had_so_many_rows() {
+        let queries = [(0.6, 0.8), (0.96, -0.6)];
+        let cases = [(1, None, 1.0), (1, Some(1.0), 1.0), (1, Some(3.0), 3.0), (2, None, 2.0), (2, Some(3.0), 3.0)];
+        for (copies, alpha, times) in cases {
+            let out = forward(Negatives::Queue, copies, alpha, VIEW);
+            assert!((out.loss - by_hand(times, queries)).abs() < 1e-6, "{copies} {alpha:?}: {}", out.loss);
+            // The objective has the mean over the rows: s⁻ − s⁺ for any number and any α.
+            assert!(
+                (out.objective.unwrap() - (0.2 - 1.56) / 2.0).abs() < 1e-6,
+                "{copies} {alpha:?}: {:?}",
+                out.objective
+            );
+        }
+    }
+
+    #[test]
+    fn in_a_batch_the_other_samples_key_is_the_negative_and_keys_have_no_gradient() {
+        let out = forward(Negatives::Batch, 1, None, VIEW);
+        assert!((out.loss - by_hand(1.0, [(0.6, 0.28), (0.96, 0.8)])).abs() < 1e-6, "{}", out.loss);
+        assert_eq!(out.grads.iter().map(|(name, _)| *name).collect::<Vec<_>>(), [SetName::View(0)]);
+    }
+
+    /// The jigsaw's first query has s⁺ = 0.8 and s⁻ = 0.96, its second s⁺ = 0.28 and s⁻ = 0.6.
+    #[test]
+    fn two_kinds_of_queries_are_averaged_by_their_weights() {
+        let (views, mixed) = (forward(Negatives::Batch, 1, None, VIEW), forward(Negatives::Batch, 1, None, MIXED));
+        let jigsaw = by_hand(1.0, [(0.8, 0.96), (0.28, 0.6)]);
+        assert!((mixed.loss - (0.75 * views.loss + 0.25 * jigsaw)).abs() < 1e-6, "{}", mixed.loss);
+        assert!((&mixed.grads[0].1 - &views.grads[0].1 * 0.75).iter().all(|d| d.abs() < 1e-7));
+    }
+}

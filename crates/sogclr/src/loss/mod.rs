@@ -251,3 +251,71 @@ pub trait Loss: Send + Sync {
     /// Value, gradients and new state for one batch.
     fn forward(&self, input: &LossInput) -> Result<LossOutput, LossError>;
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ndarray::array;
+
+    fn sets() -> EmbeddingSets {
+        EmbeddingSets::new(vec![
+            (SetName::View(0), array![[3.0, 4.0], [0.0, 2.0]]),
+            (SetName::View(1), array![[1.0, 0.0], [0.0, f32::NAN]]),
+            (SetName::Text, array![[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]]),
+            (SetName::Jigsaw, array![[1.0, 0.0]]),
+        ])
+    }
+
+    #[test]
+    fn a_set_that_cannot_be_contrasted_is_named_with_the_sample() {
+        let (sets, state) = (sets(), SampleState::new(9, &[]));
+        let input = LossInput::new(&sets, &[7, 5], &state);
+        let error = |name| input.checked(name).unwrap_err().to_string();
+        assert_eq!(input.checked(SetName::View(0)).unwrap().raw(), &array![[3.0, 4.0], [0.0, 2.0]]);
+        assert_eq!(error(SetName::Text), "embedding set text has shape [2, 3], expected [2, 2]");
+        assert_eq!(error(SetName::Jigsaw), "embedding set jigsaw has shape [1, 2], expected [2, 2]");
+        assert_eq!(error(SetName::Key(1)), "embedding set key 1 is missing");
+        // The second row is sample 5.
+        assert!(error(SetName::View(1)).starts_with("the embedding of sample 5 in set view 1 is not finite"));
+        let alone = LossInput::new(&sets, &[7], &state);
+        assert_eq!(alone.checked(SetName::Jigsaw).err(), Some(LossError::TooFewSamples(1)));
+    }
+
+    #[test]
+    fn a_queue_has_rows_as_long_as_the_embeddings() {
+        let (sets, state, queue) = (sets(), SampleState::new(9, &[]), Matrix::zeros((4, 2)));
+        let without = LossInput::new(&sets, &[7, 5], &state);
+        assert_eq!(without.checked_queue(2).err(), Some(LossError::NoQueue));
+        let input = LossInput { queue: Some(queue.view()), ..without.clone() };
+        assert_eq!(input.checked_queue(2).unwrap().dim(), (4, 2));
+        assert_eq!(input.checked_queue(3).err(), Some(LossError::Queue { rows: 4, dim: 2, want_dim: 3 }));
+        let empty = Matrix::zeros((0, 2));
+        let input = LossInput { queue: Some(empty.view()), ..without };
+        assert_eq!(input.checked_queue(2).err(), Some(LossError::Queue { rows: 0, dim: 2, want_dim: 2 }));
+    }
+
+    /// dh = (dz − z(z·dz))/‖h‖: (3, 4) has z = (0.6, 0.8), dz = (1, 0) gives (0.64, −0.48)/5; (0, 2) gives (1, 0)/2.
+    #[test]
+    fn gradients_go_back_through_the_norms_of_our_rows() {
+        let (sets, state) = (sets(), SampleState::new(9, &[]));
+        let whole = LossInput::new(&sets, &[7, 5], &state);
+        let share = LossInput { ours: 1..2, ..whole.clone() };
+        let dz = array![[1.0, 0.0]];
+        let raw = |input: &LossInput| input.through_norms(vec![(SetName::View(0), dz.clone())]).unwrap().remove(0).1;
+        assert!((raw(&whole) - array![[0.128, -0.096]]).iter().all(|d| d.abs() < 1e-6));
+        assert!((raw(&share) - array![[0.5, 0.0]]).iter().all(|d| d.abs() < 1e-6));
+    }
+
+    #[test]
+    fn only_what_contrasts_has_an_objective() {
+        let (sets, state) = (sets(), SampleState::new(9, &[]));
+        let input = LossInput::new(&sets, &[7, 5], &state);
+        let grads = || vec![(SetName::View(0), array![[1.0, 0.0], [0.0, 0.0]])];
+        let plain = LossOutput::stateless(1.5, grads(), &input);
+        assert_eq!((plain.loss, plain.objective, plain.grads), (1.5, None, grads()));
+        assert_eq!(plain.update, StateUpdate { ids: vec![7, 5], columns: Vec::new() });
+        let contrasted = LossOutput::contrasted(1.5, -0.25, grads(), &input).unwrap();
+        assert_eq!((contrasted.loss, contrasted.objective), (1.5, Some(-0.25)));
+        assert_ne!(contrasted.grads, grads(), "its gradients are of unit rows");
+    }
+}

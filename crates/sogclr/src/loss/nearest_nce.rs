@@ -56,3 +56,44 @@ impl Loss for NearestNce {
         LossOutput::contrasted(loss, objective, grads, input)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::loss::EmbeddingSets;
+    use crate::state::SampleState;
+    use ndarray::array;
+
+    #[test]
+    fn the_neighbour_is_the_most_similar_row_and_of_equals_the_first() {
+        let z = UnitRows::new(array![[5.0, 0.0], [0.0, 2.0]]);
+        let support = array![[0.0, -1.0], [0.6, 0.8], [0.6, -0.8]];
+        // (1, 0): 0, 0.6, 0.6; (0, 1): −1, 0.8, −0.8
+        assert_eq!(nearest(Isa::best(), &z, support.view()), array![[0.6, 0.8], [0.6, 0.8]]);
+        // (1, 0): 0.28 and 0.6; (0, 1): 0.96 and −0.8
+        let support = array![[0.28, 0.96], [0.6, -0.8]];
+        assert_eq!(nearest(Isa::best(), &z, support.view()), array![[0.6, -0.8], [0.28, 0.96]]);
+    }
+
+    /// View 0's neighbours are (0.8, 0.6) and (−0.6, 0.8), at 0.8 and 0.6, −0.6 and 0.8 of the predictions from view 1; both of
+    /// view 1's are (0.8, 0.6), at 0.96 and −0.6 of the predictions from view 0.
+    #[test]
+    fn neighbours_of_one_view_are_contrasted_with_the_others_predictions() {
+        let sets = EmbeddingSets::new(vec![
+            (SetName::View(0), array![[2.0, 0.0], [0.0, 3.0]]),
+            (SetName::View(1), array![[2.0, 0.1], [3.0, 0.1]]),
+            (SetName::Predictor(0), array![[3.0, 4.0], [0.0, -2.0]]),
+            (SetName::Predictor(1), array![[5.0, 0.0], [0.0, 1.0]]),
+        ]);
+        let (state, queue) = (SampleState::new(2, &[]), array![[0.8_f32, 0.6], [-0.6, 0.8]]);
+        let input = LossInput { queue: Some(queue.view()), ..LossInput::new(&sets, &[0, 1], &state) };
+        let out = NearestNce { temperature: 0.5 }.forward(&input).unwrap();
+        let apart = [0.6 - 0.8, -0.6 - 0.8, -0.6 - 0.96, 0.96 + 0.6];
+        let want = apart.iter().map(|d| (d / 0.5_f64).exp().ln_1p()).sum::<f64>() / 4.0;
+        assert!((out.loss - want).abs() < 1e-6, "{} {want}", out.loss);
+        let names: Vec<SetName> = out.grads.iter().map(|(name, _)| *name).collect();
+        assert_eq!(names, [SetName::Predictor(1), SetName::Predictor(0)], "views have no gradient");
+        let without = LossInput::new(&sets, &[0, 1], &state);
+        assert_eq!(NearestNce { temperature: 0.5 }.forward(&without).err(), Some(LossError::NoQueue));
+    }
+}

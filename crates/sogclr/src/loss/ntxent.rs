@@ -73,3 +73,39 @@ impl Loss for NtXent {
         LossOutput::contrasted(loss * mean, objective * mean, grads, input)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::loss::{EmbeddingSets, SetName};
+    use crate::state::SampleState;
+    use ndarray::array;
+
+    fn forward(alpha: Option<f64>) -> LossOutput {
+        let (first, second) = (array![[2.0, 0.0], [0.0, 1.0]], array![[3.0, 4.0], [7.0, 24.0]]);
+        let sets = EmbeddingSets::new(vec![(SetName::View(0), first), (SetName::View(1), second)]);
+        let state = SampleState::new(2, &[]);
+        NtXent { temperature: 0.5, alpha }.forward(&LossInput::new(&sets, &[0, 1], &state)).unwrap()
+    }
+
+    /// The mean of ln(1 + margin·Σe⁻/e⁺) over (s⁺, the two s⁻) of each anchor.
+    fn by_hand(margin: f64) -> f64 {
+        let anchors = [(0.6, 0.0, 0.28), (0.96, 0.0, 0.8), (0.6, 0.8, 0.936), (0.96, 0.28, 0.936)];
+        let e = |s: f64| (s / 0.5).exp();
+        anchors.iter().map(|&(s, m, n)| (margin * (e(m) + e(n)) / e(s)).ln_1p()).sum::<f64>() / 4.0
+    }
+
+    #[test]
+    fn two_samples_cost_the_cross_entropy_of_four_anchors() {
+        let out = forward(None);
+        assert!((out.loss - by_hand(1.0)).abs() < 1e-6, "{} {}", out.loss, by_hand(1.0));
+    }
+
+    #[test]
+    fn alpha_is_the_number_of_negatives_to_act_like() {
+        let (plain, as_many, more) = (forward(None), forward(Some(2.0)), forward(Some(6.0)));
+        assert_eq!((as_many.loss, &as_many.grads), (plain.loss, &plain.grads));
+        assert!((more.loss - by_hand(3.0)).abs() < 1e-6, "{} {}", more.loss, by_hand(3.0));
+        assert_eq!(more.objective, plain.objective, "the margin is the loss's own");
+    }
+}

@@ -111,3 +111,75 @@ impl<'a> Pairs<'a> {
         vec![(IMAGES, side(Side::Image)), (TEXTS, side(Side::Text))]
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::loss::EmbeddingSets;
+    use crate::state::SampleState;
+    use ndarray::{arr2, array};
+
+    /// Images are the axes, so texts are the columns of s = [[0.6, 0, 0.8], [0.8, 0, −0.6], [0, 1, 0]].
+    fn sets() -> EmbeddingSets {
+        EmbeddingSets::new(vec![
+            (IMAGES, array![[2.0, 0.0, 0.0], [0.0, 3.0, 0.0], [0.0, 0.0, 1.0]]),
+            (TEXTS, array![[3.0, 4.0, 0.0], [0.0, 0.0, 2.0], [4.0, -3.0, 0.0]]),
+        ])
+    }
+
+    #[test]
+    fn images_are_contrasted_with_texts_and_texts_with_images() {
+        let (sets, state) = (sets(), SampleState::new(3, &[]));
+        let pairs = Pairs::new(&LossInput::new(&sets, &[0, 1, 2], &state)).unwrap();
+        let tau = |i: usize| [0.5, 1.0, 2.0][i];
+        // s_ii, and the row's or column's other two.
+        let sides = [
+            (Side::Image, [0.6, 0.0, 0.0], [[0.0, 0.8], [0.8, -0.6], [0.0, 1.0]]),
+            (Side::Text, [0.6, 0.0, 0.0], [[0.8, 0.0], [0.0, 1.0], [0.8, -0.6]]),
+        ];
+        for (side, positives, negatives) in sides {
+            for (i, anchor) in pairs.anchors(side, tau).iter().enumerate() {
+                let weights = negatives[i].map(|s: f64| (s / tau(i)).exp());
+                let sum: f64 = weights.iter().sum();
+                let mean = (weights[0] * negatives[i][0] + weights[1] * negatives[i][1]) / sum;
+                assert!((anchor.positive - positives[i]).abs() < 1e-6, "{side:?} {i}");
+                assert!((anchor.negatives.log_sum - sum.ln()).abs() < 1e-6, "{side:?} {i}");
+                assert!((anchor.negatives.mean - mean).abs() < 1e-6, "{side:?} {i}");
+            }
+        }
+    }
+
+    /// Σ c·s with one c ≠ 0, that of image 0 and text 2: each gets the other.
+    #[test]
+    fn the_gradient_of_a_similarity_is_the_other_sides_row() {
+        let (sets, state) = (sets(), SampleState::new(3, &[]));
+        let input = LossInput::new(&sets, &[0, 1, 2], &state);
+        let only = |i: usize, j: usize, s: f32| if (i, j) == (0, 2) { s } else { 0.0 };
+        let grads = Pairs::new(&input).unwrap().gradient(only);
+        let close = |a: &Matrix, b: Matrix| (a - &b).iter().all(|d| d.abs() < 1e-6);
+        assert_eq!((grads[0].0, grads[1].0), (IMAGES, TEXTS));
+        assert!(close(&grads[0].1, arr2(&[[0.64, -0.48, 0.0], [0.0; 3], [0.0; 3]])), "{}", grads[0].1);
+        assert!(close(&grads[1].1, arr2(&[[0.0; 3], [0.0; 3], [0.8, 0.0, 0.0]])), "{}", grads[1].1);
+        // Another process has the last two.
+        let share = Pairs::new(&LossInput { ours: 1..3, ..input }).unwrap().gradient(only);
+        assert!(close(&share[1].1, arr2(&[[0.0; 3], [0.8, 0.0, 0.0]])), "{}", share[1].1);
+    }
+
+    /// c_02 has image 0's τ and offset and text 2's: 0.1·(e^{0.8·2 + 0.5} + e^{0.8·3 − 1}); c_20 those of image 2 and text 0.
+    #[test]
+    fn a_pair_is_weighed_from_both_ends() {
+        let (sets, state) = (sets(), SampleState::new(3, &[]));
+        let pairs = Pairs::new(&LossInput::new(&sets, &[0, 1, 2], &state)).unwrap();
+        let (image, text) = ([2.0, 1.0, 0.5], [1.0, 2.0, 3.0]);
+        let (image_offset, text_offset) = ([0.5, 0.0, -2.0], [0.25, 0.0, -1.0]);
+        let grads = pairs.softmax_gradient([&image, &text], [&image_offset, &text_offset], 0.1, |_, _| 0.0);
+        let c = |s: f32, i: usize, j: usize| {
+            0.1 * ((s * image[i] + image_offset[i]).exp() + (s * text[j] + text_offset[j]).exp())
+        };
+        // Image 0: c_01·text 1 + c_02·text 2; text 0: c_10·image 1 + c_20·image 2.
+        let want = [0.8 * c(0.8, 0, 2), -0.6 * c(0.8, 0, 2), c(0.0, 0, 1)];
+        assert!(grads[0].1.row(0).iter().zip(want).all(|(g, want)| (g - want).abs() < 1e-5), "{} {want:?}", grads[0].1);
+        let want = [0.0, c(0.8, 1, 0), c(0.0, 2, 0)];
+        assert!(grads[1].1.row(0).iter().zip(want).all(|(g, want)| (g - want).abs() < 1e-5), "{} {want:?}", grads[1].1);
+    }
+}

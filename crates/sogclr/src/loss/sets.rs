@@ -81,3 +81,34 @@ impl EmbeddingSets {
         (0..).take_while(|&k| self.get(SetName::View(k)).is_ok()).count()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ndarray::array;
+
+    #[test]
+    fn unit_rows_are_made_once_beside_what_the_network_gave() {
+        let set = Embeddings::new(array![[3.0, 4.0], [0.0, -2.0]]);
+        assert_eq!(set.unit().matrix(), &array![[0.6, 0.8], [0.0, -1.0]]);
+        assert_eq!(set.raw(), &array![[3.0, 4.0], [0.0, -2.0]]);
+        assert!(std::ptr::eq(set.unit(), set.unit()));
+    }
+
+    #[test]
+    fn a_missing_set_is_an_error_that_names_it() {
+        let sets = EmbeddingSets::new(vec![(SetName::Key(0), Matrix::zeros((2, 3)))]);
+        assert!(sets.get(SetName::Key(0)).is_ok());
+        assert_eq!(sets.get(SetName::Key(1)).unwrap_err().to_string(), "embedding set key 1 is missing");
+        let text = sets.get(SetName::Predictor(0)).unwrap_err().to_string();
+        assert_eq!(text, "embedding set predictor 0 is missing");
+    }
+
+    #[test]
+    fn views_are_counted_up_to_the_first_gap_and_the_first_set_has_the_dimension() {
+        let sets = [(SetName::Text, 5), (SetName::View(1), 4), (SetName::View(0), 3), (SetName::View(3), 2)];
+        let sets = EmbeddingSets::new(sets.map(|(name, dim)| (name, Matrix::zeros((2, dim)))).to_vec());
+        assert_eq!((sets.view_count(), sets.dim()), (2, 5));
+        assert_eq!((EmbeddingSets::default().view_count(), EmbeddingSets::default().dim()), (0, 0));
+    }
+}

@@ -55,3 +55,31 @@ impl Loss for SigLip {
         Ok(out)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::loss::{EmbeddingSets, SetName};
+    use crate::state::SampleState;
+    use ndarray::array;
+
+    /// s = [[0.6, 0.28], [0.8, 0.96]], images in rows; s/½ − 1 = [[0.2, −0.44], [0.6, 0.92]].
+    #[test]
+    fn every_pair_is_a_question_of_its_own() {
+        let (images, texts) = (array![[2.0, 0.0], [0.0, 1.0]], array![[3.0, 4.0], [7.0, 24.0]]);
+        let sets = EmbeddingSets::new(vec![(SetName::View(0), images), (SetName::Text, texts)]);
+        let state = SampleState::new(2, &[]);
+        let out = SigLip { temperature: 0.5, bias: -1.0 }.forward(&LossInput::new(&sets, &[0, 1], &state)).unwrap();
+        // −ln σ(x) = ln(1 + e^−x): x = 0.2 and 0.92 of the pairs, 0.44 and −0.6 of the others
+        let want = [0.2_f64, 0.92, 0.44, -0.6].map(|x| (-x).exp().ln_1p()).iter().sum::<f64>() / 2.0;
+        assert!((out.loss - want).abs() < 1e-6, "{} {want}", out.loss);
+
+        // ∂/∂logit: −σ(−x) for pairs, σ of the logit for others; ∂logit/∂ln(1/τ) = s/τ
+        let sigma = |x: f64| 1.0 / (1.0 + (-x).exp());
+        let slopes = [(-sigma(-0.2), 1.2), (-sigma(-0.92), 1.92), (sigma(-0.44), 0.56), (sigma(0.6), 1.6)];
+        let [(scale_name, scale), (bias_name, bias)] = out.parameter_grads[..] else { panic!("two parameters") };
+        assert_eq!((scale_name, bias_name), (LOG_SCALE, BIAS));
+        assert!((bias - slopes.iter().map(|(slope, _)| slope).sum::<f64>() / 2.0).abs() < 1e-6, "{bias}");
+        assert!((scale - slopes.iter().map(|(slope, s)| slope * s).sum::<f64>() / 2.0).abs() < 1e-6, "{scale}");
+    }
+}

@@ -333,3 +333,222 @@ impl Loss for SogClr {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::loss::{Dcl, EmbeddingSets, Progress, SetName};
+    use crate::state::SampleState;
+    use ndarray::array;
+
+    const TEMPERATURE: f64 = 0.5;
+    const IDS: [usize; 2] = [4, 2];
+
+    fn sets() -> EmbeddingSets {
+        let (first, second) = (array![[2.0, 0.0], [0.0, 1.0]], array![[3.0, 4.0], [7.0, 24.0]]);
+        EmbeddingSets::new(vec![(SetName::View(0), first), (SetName::View(1), second)])
+    }
+
+    /// (s⁺, ĝ, Σ softmax·s) of each anchor from its s⁺ and two s⁻: samples 0 and 1 of view 0, then of view 1.
+    fn by_hand() -> [(f64, f64, f64); 4] {
+        let anchors = [(0.6, 0.0, 0.28), (0.96, 0.0, 0.8), (0.6, 0.8, 0.936), (0.96, 0.28, 0.936)];
+        anchors.map(|(positive, m, n): (f64, f64, f64)| {
+            let (e_m, e_n) = ((m / TEMPERATURE).exp(), (n / TEMPERATURE).exp());
+            (positive, (e_m + e_n) / 2.0, (e_m * m + e_n * n) / (e_m + e_n))
+        })
+    }
+
+    fn loss(variant: Variant, gamma: f64) -> SogClr {
+        let gamma = Gamma::Constant { value: gamma };
+        SogClr { temperature: TEMPERATURE, gamma, variant, epsilon: 0.0, by_label: false, individual: None }
+    }
+
+    /// `u` of the batch's two samples, where they were seen.
+    fn forward(loss: &SogClr, u: [Option<f64>; 2]) -> LossOutput {
+        let (sets, mut state) = (sets(), SampleState::new(5, loss.columns()));
+        let log_u = u.map(|u| u.map_or(f32::NAN, |u| u.ln() as f32)).to_vec();
+        state.commit(StateUpdate { ids: IDS.to_vec(), columns: vec![(LOG_U, log_u)] });
+        loss.forward(&LossInput::new(&sets, &IDS, &state)).unwrap()
+    }
+
+    /// The new u of the two samples, and the loss, are those that hand work gave.
+    fn assert_out(out: &LossOutput, u: [f64; 2], divisors: [f64; 4]) {
+        let (name, log_u) = &out.update.columns[0];
+        assert_eq!((*name, &out.update.ids[..]), (LOG_U, &IDS[..]));
+        for (ours, want) in log_u.iter().zip(u) {
+            assert!((f64::from(*ours) - want.ln()).abs() < 1e-5, "{log_u:?} {u:?}");
+        }
+        let each = by_hand().into_iter().zip(divisors).map(|((positive, g, pushed), u)| -positive + g / u * pushed);
+        let want = each.sum::<f64>() / 4.0;
+        assert!((out.loss - want).abs() < 1e-5, "{} {want}", out.loss);
+    }
+
+    #[test]
+    fn the_first_visit_sets_u_to_the_estimate() {
+        let [a, b, a2, b2] = by_hand().map(|(_, g, _)| g);
+        let u = [(a + a2) / 2.0, (b + b2) / 2.0];
+        let out = forward(&loss(Variant::Default, 0.3), [None, None]);
+        assert_out(&out, u, [a, b, a2, b2]);
+        // −s⁺ + τ ln u with s⁺ = 0.6 and 0.96
+        let want = (-0.6 - 0.96 + TEMPERATURE * (u[0].ln() + u[1].ln())) / 2.0;
+        assert!((out.objective.unwrap() - want).abs() < 1e-5, "{:?} {want}", out.objective);
+    }
+
+    #[test]
+    fn a_later_visit_mixes_the_estimate_into_u_for_each_view() {
+        let [a, b, a2, b2] = by_hand().map(|(_, g, _)| g);
+        let mixed = [0.7 * 2.0 + 0.3 * a, b, 0.7 * 2.0 + 0.3 * a2, b2];
+        let u = [(mixed[0] + mixed[2]) / 2.0, (b + b2) / 2.0];
+        assert_out(&forward(&loss(Variant::Default, 0.3), [Some(2.0), None]), u, mixed);
+    }
+
+    #[test]
+    fn algorithm1_weighs_with_the_u_before() {
+        let [a, b, a2, b2] = by_hand().map(|(_, g, _)| g);
+        let of_b = (b + b2) / 2.0;
+        let out = forward(&loss(Variant::Algorithm1, 0.3), [Some(2.0), None]);
+        assert_out(&out, [0.7 * 2.0 + 0.3 * (a + a2) / 2.0, of_b], [2.0, of_b, 2.0, of_b]);
+    }
+
+    /// u₀ = 0: an unseen sample's u is γ·ĝ, in the PyTorch program unless the whole batch is unseen. TensorFlow's keeps the sum
+    /// over the views.
+    #[test]
+    fn the_released_programs_start_from_zero() {
+        let [a, b, a2, b2] = by_hand().map(|(_, g, _)| g);
+        let all_new = forward(&loss(Variant::Released, 0.3), [None, None]);
+        assert_out(&all_new, [(a + a2) / 2.0, (b + b2) / 2.0], [a, b, a2, b2]);
+        let one_new = forward(&loss(Variant::Released, 0.3), [None, Some(2.0)]);
+        let mixed = [0.3 * a, 0.7 * 2.0 + 0.3 * b, 0.3 * a2, 0.7 * 2.0 + 0.3 * b2];
+        assert_out(&one_new, [(mixed[0] + mixed[2]) / 2.0, (mixed[1] + mixed[3]) / 2.0], mixed);
+        let tensorflow = forward(&loss(Variant::Tf, 0.3), [None, Some(2.0)]);
+        assert_out(&tensorflow, [mixed[0] + mixed[2], mixed[1] + mixed[3]], mixed);
+    }
+
+    #[test]
+    fn without_memory_it_is_dcl_times_the_temperature() {
+        let (sets, state) = (sets(), SampleState::new(5, &[]));
+        let dcl = Dcl { temperature: TEMPERATURE, sigma: None }.forward(&LossInput::new(&sets, &IDS, &state)).unwrap();
+        for u in [[None, None], [Some(9.0), Some(0.1)]] {
+            let ours = forward(&loss(Variant::Default, 1.0), u);
+            for ((_, ours), (_, dcl)) in ours.grads.iter().zip(&dcl.grads) {
+                assert!((ours - dcl * TEMPERATURE as f32).iter().all(|d| d.abs() < 1e-6), "{ours} {dcl}");
+            }
+        }
+    }
+
+    #[test]
+    fn epsilon_joins_u_in_the_weight_and_not_in_memory() {
+        let [a, b, a2, b2] = by_hand().map(|(_, g, _)| g);
+        let out = forward(&SogClr { epsilon: 0.4, ..loss(Variant::Default, 0.3) }, [None, None]);
+        assert_out(&out, [(a + a2) / 2.0, (b + b2) / 2.0], [a + 0.4, b + 0.4, a2 + 0.4, b2 + 0.4]);
+    }
+
+    #[test]
+    fn a_batch_of_one_label_leaves_u_as_it_was() {
+        let (sets, mut state) = (sets(), SampleState::new(5, &[LOG_U]));
+        state.commit(StateUpdate { ids: vec![2], columns: vec![(LOG_U, vec![0.75])] });
+        let input = LossInput { labels: Some(&[6, 6]), ..LossInput::new(&sets, &IDS, &state) };
+        let out = SogClr { by_label: true, ..loss(Variant::Default, 0.3) }.forward(&input).unwrap();
+        let log_u = &out.update.columns[0].1;
+        assert!(log_u[0].is_nan() && log_u[1] == 0.75, "{log_u:?}");
+        // Nothing is pushed: −s⁺, the mean of all six similarities, 0.6 + 0 + 0.28 + 0.8 + 0.936 + 0.96.
+        assert!((out.loss + 3.576 / 6.0).abs() < 1e-6, "{}", out.loss);
+        assert!(out.grads.iter().all(|(_, grad)| grad.iter().all(|g| g.is_finite())));
+    }
+
+    #[test]
+    fn gamma_may_be_written_in_short() {
+        let expand = |given: &str, epochs| {
+            let mut table: toml::Table = given.parse().unwrap();
+            Gamma::expand(&mut table["gamma"], epochs);
+            table["gamma"].clone().try_into::<Gamma>().unwrap()
+        };
+        assert_eq!(expand("gamma = 0.9", 10), Gamma::Constant { value: 0.9 });
+        assert_eq!(expand("gamma = 1", 10), Gamma::Constant { value: 1.0 });
+        assert_eq!(expand("gamma.kind = 'cosine'", 10), Gamma::Cosine { min: 0.2, epochs: 5 });
+        assert_eq!(expand("gamma.kind = 'cosine'", 1), Gamma::Cosine { min: 0.2, epochs: 1 });
+        let given = "gamma = { kind = 'cosine', min = 0.6, epochs = 3 }";
+        assert_eq!(expand(given, 10), Gamma::Cosine { min: 0.6, epochs: 3 });
+        assert_eq!(expand("gamma = { kind = 'adaptive', offset = 2.5 }", 10), Gamma::Adaptive { offset: 2.5 });
+    }
+
+    #[test]
+    fn cosine_gamma_falls_from_one_to_its_end_and_stays() {
+        let gamma = Gamma::Cosine { min: 0.2, epochs: 4 };
+        // 0.2 + 0.4·(1 + cos(π/4)) after one epoch of four
+        let want = [1.0, 0.6 + 0.4 * 0.5_f64.sqrt(), 0.6, 0.6 - 0.4 * 0.5_f64.sqrt(), 0.2, 0.2];
+        for (epoch, want) in want.into_iter().enumerate() {
+            assert!((gamma.at(epoch, 7.0) - want).abs() < 1e-12, "{epoch}: {} {want}", gamma.at(epoch, 7.0));
+        }
+        // σ(ln v + c)
+        let adaptive = Gamma::Adaptive { offset: 2.0 };
+        assert!((adaptive.at(9, -2.0) - 0.5).abs() < 1e-12);
+        assert!((adaptive.at(9, 3_f64.ln() - 2.0) - 0.75).abs() < 1e-12);
+    }
+
+    #[test]
+    fn the_epoch_decides_gamma() {
+        let (sets, mut state) = (sets(), SampleState::new(5, &[LOG_U]));
+        state.commit(StateUpdate { ids: IDS.to_vec(), columns: vec![(LOG_U, vec![0.0, 0.0])] });
+        let loss = SogClr { gamma: Gamma::Cosine { min: 0.2, epochs: 4 }, ..loss(Variant::Default, 0.3) };
+        let at = Progress { epoch: 2, ..Progress::default() };
+        let out = loss.forward(&LossInput { at, ..LossInput::new(&sets, &IDS, &state) }).unwrap();
+        let [a, _, a2, _] = by_hand().map(|(_, g, _)| g);
+        // γ = 0.6 in epoch 2: 0.4·1 + 0.6·ĝ
+        let want = (0.4 + 0.6 * (a + a2) / 2.0).ln();
+        assert!((f64::from(out.update.columns[0].1[0]) - want).abs() < 1e-5);
+    }
+
+    #[test]
+    fn impossible_gammas_are_refused_by_their_key() {
+        let key = |gamma: Gamma| gamma.check().unwrap_err().key;
+        assert_eq!(key(Gamma::Constant { value: 0.0 }), "method.gamma");
+        assert_eq!(key(Gamma::Constant { value: 1.5 }), "method.gamma");
+        assert_eq!(key(Gamma::Cosine { min: 0.2, epochs: 0 }), "method.gamma.epochs");
+        assert_eq!(key(Gamma::Adaptive { offset: f64::INFINITY }), "method.gamma.offset");
+        assert_eq!(Gamma::Cosine { min: 0.2, epochs: 3 }.check(), Ok(0.2));
+        assert_eq!(Gamma::Constant { value: 1.0 }.check(), Ok(1.0));
+    }
+
+    const INDIVIDUAL: Individual = Individual { rho: 0.3, rate: 0.1, beta: 0.8, clip: 2.0, range: [0.05, 0.7] };
+
+    #[test]
+    fn a_temperature_moves_by_the_averaged_and_clipped_gradient_within_its_range() {
+        let near = |(tau, average): (f64, f64), want: (f64, f64)| {
+            assert!((tau - want.0).abs() < 1e-12 && (average - want.1).abs() < 1e-12, "{tau} {average}");
+        };
+        // v = 0.2·1 + 0.8·0.5 = 0.6, τ = 0.5 − 0.06
+        near(INDIVIDUAL.moved(0.5, 1.0, 0.5), (0.44, 0.6));
+        // The gradient counts as 2, then as −2.
+        near(INDIVIDUAL.moved(0.5, 0.0, 50.0), (0.34, 1.6));
+        near(INDIVIDUAL.moved(0.5, 0.0, -50.0), (0.66, -1.6));
+        // The range has the last word.
+        near(INDIVIDUAL.moved(0.1, 0.0, 50.0), (0.05, 1.6));
+        near(INDIVIDUAL.moved(0.65, 0.0, -50.0), (0.7, -1.6));
+    }
+
+    /// ∂F/∂τ = ln u + ρ − Σ softmax·s/τ at u = ĝ, the mean over the views; the first step has v = β·gradient.
+    #[test]
+    fn individual_temperatures_start_from_the_common_one() {
+        let individual = Some(Individual { clip: 9.0, ..INDIVIDUAL });
+        let out = forward(&SogClr { individual, ..loss(Variant::Default, 0.3) }, [None, None]);
+        let of_anchor = |(_, g, pushed): (f64, f64, f64)| g.ln() + 0.3 - pushed / TEMPERATURE;
+        let [a, b, a2, b2] = by_hand().map(of_anchor);
+        let [_, (tau_name, taus), (grad_name, grads)] = &out.update.columns[..] else { panic!("three columns") };
+        assert_eq!((*tau_name, *grad_name), (TAU, TAU_GRAD));
+        for (i, gradient) in [(a + a2) / 2.0, (b + b2) / 2.0].into_iter().enumerate() {
+            assert!((f64::from(grads[i]) - 0.8 * gradient).abs() < 1e-5, "{grads:?} {gradient}");
+            assert!((f64::from(taus[i]) - (0.5 - 0.1 * 0.8 * gradient)).abs() < 1e-5, "{taus:?} {gradient}");
+        }
+    }
+
+    #[test]
+    fn impossible_temperatures_are_refused_by_their_key() {
+        let key = |individual: Individual, tau| individual.check("method.learned", tau).unwrap_err().key;
+        assert_eq!(INDIVIDUAL.check("method.learned", 0.5), Ok(()));
+        assert_eq!(key(INDIVIDUAL, 0.8), "method.temperature");
+        assert_eq!(key(Individual { range: [0.7, 0.05], ..INDIVIDUAL }, 0.5), "method.learned.range");
+        assert_eq!(key(Individual { beta: 0.0, ..INDIVIDUAL }, 0.5), "method.learned.beta");
+        assert_eq!(key(Individual { rate: f64::NAN, ..INDIVIDUAL }, 0.5), "method.learned.rate");
+    }
+}

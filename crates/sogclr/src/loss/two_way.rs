@@ -203,3 +203,122 @@ impl Loss for TwoWay {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::loss::{EmbeddingSets, SetName};
+    use crate::math::Matrix;
+    use crate::state::SampleState;
+    use ndarray::array;
+
+    const GAMMA: Gamma = Gamma::Constant { value: 0.25 };
+
+    fn loss(temperature: f64) -> TwoWay {
+        TwoWay { temperature, learned: PairTemperature::Fixed, gamma: GAMMA, include_positive: false }
+    }
+
+    /// Two pairs with s = [[0.6, 0.28], [0.8, 0.96]], images in rows, and u of sample 3 where it was seen.
+    fn forward(loss: &TwoWay, u: Option<[f64; 2]>) -> LossOutput {
+        let (images, texts) = (array![[2.0, 0.0], [0.0, 1.0]], array![[3.0, 4.0], [7.0, 24.0]]);
+        let sets = EmbeddingSets::new(vec![(SetName::View(0), images), (SetName::Text, texts)]);
+        let mut state = SampleState::new(4, loss.columns());
+        if let Some([image, text]) = u {
+            let columns = vec![(LOG_U, vec![image.ln() as f32]), (LOG_U_TEXT, vec![text.ln() as f32])];
+            state.commit(StateUpdate { ids: vec![3], columns });
+        }
+        loss.forward(&LossInput::new(&sets, &[3, 1], &state)).unwrap()
+    }
+
+    fn column<'a>(out: &'a LossOutput, name: &str) -> &'a [f32] {
+        &out.update.columns.iter().find(|(column, _)| *column == name).expect("the column").1
+    }
+
+    fn assert_close(ours: &[f32], want: [f64; 2]) {
+        assert!(ours.iter().zip(want).all(|(o, w)| (f64::from(*o) - w).abs() < 1e-5), "{ours:?} {want:?}");
+    }
+
+    /// One negative each, so ln ĝ = s⁻/τ: 0.28 and 0.8 for the images, 0.8 and 0.28 for the texts.
+    #[test]
+    fn the_first_visit_sets_u_to_the_estimate_on_both_sides() {
+        let out = forward(&loss(0.5), None);
+        assert_eq!(out.update.ids, [3, 1]);
+        assert_close(column(&out, LOG_U), [0.56, 1.6]);
+        assert_close(column(&out, LOG_U_TEXT), [1.6, 0.56]);
+        // ĝ/u = 1: the mean of s⁻ − s⁺
+        assert!((out.loss - (0.28 + 0.8 - 0.6 - 0.96) / 2.0).abs() < 1e-6, "{}", out.loss);
+        assert!((out.objective.unwrap() - out.loss).abs() < 1e-6, "−s⁺ + τ·ln u is the same here");
+        assert!(out.parameter_grads.is_empty());
+    }
+
+    #[test]
+    fn a_later_visit_mixes_and_weighs_each_side_by_its_own_u() {
+        let out = forward(&loss(0.5), Some([2.0, 7.0]));
+        let (image_g, text_g) = (0.56_f64.exp(), 1.6_f64.exp());
+        let (image_u, text_u) = (0.75 * 2.0 + 0.25 * image_g, 0.75 * 7.0 + 0.25 * text_g);
+        assert_close(column(&out, LOG_U), [image_u.ln(), 1.6]);
+        assert_close(column(&out, LOG_U_TEXT), [text_u.ln(), 0.56]);
+        let pushed = image_g / image_u * 0.28 + text_g / text_u * 0.8 + 0.8 + 0.28;
+        assert!((out.loss - (pushed - 2.0 * (0.6 + 0.96)) / 4.0).abs() < 1e-6, "{}", out.loss);
+    }
+
+    #[test]
+    fn the_matched_pair_joins_the_sum_if_asked() {
+        let out = forward(&TwoWay { include_positive: true, ..loss(0.5) }, None);
+        let log_g = |m: f64, n: f64| (((m / 0.5).exp() + (n / 0.5).exp()) / 2.0).ln();
+        assert_close(column(&out, LOG_U), [log_g(0.6, 0.28), log_g(0.8, 0.96)]);
+        assert_close(column(&out, LOG_U_TEXT), [log_g(0.6, 0.8), log_g(0.28, 0.96)]);
+    }
+
+    /// Three pairs, u and τ different for every image and text.
+    #[test]
+    fn images_and_texts_may_change_places() {
+        let (a, b) = (array![[2.0, 0.3], [0.0, 1.0], [-1.0, 0.5]], array![[3.0, 4.0], [7.0, 24.0], [-2.0, -1.0]]);
+        let individual = Individual { clip: 9.0, ..Individual::of_pairs() };
+        let loss = TwoWay { learned: PairTemperature::Individual(individual), ..loss(0.4) };
+        let forward = |images: &Matrix, texts: &Matrix, names: [[&'static str; 3]; 2]| {
+            let sets = EmbeddingSets::new(vec![(SetName::View(0), images.clone()), (SetName::Text, texts.clone())]);
+            let mut state = SampleState::new(3, loss.columns());
+            let values = [
+                [vec![0.5, 1.0, 2.0], vec![0.3, 0.4, 0.5], vec![0.1, 0.2, 0.3]],
+                [vec![1.5, 0.1, 0.2], vec![0.6, 0.2, 0.1], vec![-0.1, 0.5, -0.3]],
+            ];
+            let columns = names.into_iter().flatten().zip(values.into_iter().flatten()).collect();
+            state.commit(StateUpdate { ids: vec![0, 1, 2], columns });
+            loss.forward(&LossInput::new(&sets, &[0, 1, 2], &state)).unwrap()
+        };
+        let (image, text) = (columns(Side::Image), columns(Side::Text));
+        let (straight, swapped) = (forward(&a, &b, [image, text]), forward(&b, &a, [text, image]));
+        assert!((straight.loss - swapped.loss).abs() < 1e-6, "{} {}", straight.loss, swapped.loss);
+        for (ours, other) in [(0, 1), (1, 0)] {
+            let apart = &straight.grads[ours].1 - &swapped.grads[other].1;
+            assert!(apart.iter().all(|d| d.abs() < 1e-6), "{apart}");
+        }
+        for (ours, other) in image.into_iter().chain(text).zip(text.into_iter().chain(image)) {
+            let pairs = column(&straight, ours).iter().zip(column(&swapped, other));
+            assert!(pairs.clone().all(|(a, b)| (a - b).abs() < 1e-5), "{ours}");
+        }
+        assert_ne!(column(&straight, TAU), column(&straight, TAU_TEXT));
+    }
+
+    /// Unseen samples have u = ĝ(τ), so the objective's slope over τ is the whole gradient.
+    #[test]
+    fn one_temperature_for_all_has_the_slope_of_the_objective() {
+        let learned = PairTemperature::Global { rho: 0.3 };
+        let out = |tau: f64| forward(&TwoWay { learned, include_positive: true, ..loss(tau) }, None);
+        let slope = (out(0.501).objective.unwrap() - out(0.499).objective.unwrap()) / 0.002;
+        let [(name, grad)] = out(0.5).parameter_grads[..] else { panic!("one parameter") };
+        assert_eq!(name, GLOBAL_TAU);
+        assert!((grad - slope).abs() < 1e-3, "{grad} {slope}");
+    }
+
+    #[test]
+    fn individual_temperatures_of_pairs_have_defaults() {
+        let read = |text: &str| toml::from_str::<PairTemperature>(text);
+        assert_eq!(read("kind = 'individual'"), Ok(PairTemperature::Individual(Individual::of_pairs())));
+        let want = Individual { rho: 6.5, ..Individual::of_pairs() };
+        assert_eq!(read("kind = 'individual'\nrho = 6.5"), Ok(PairTemperature::Individual(want)));
+        assert!(read("kind = 'individual'\nspeed = 1.0").unwrap_err().message().contains("speed"));
+        assert!(read("kind = 'global'").unwrap_err().message().contains("rho"));
+    }
+}

@@ -180,3 +180,107 @@ impl Views {
             .collect()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::loss::EmbeddingSets;
+    use crate::state::SampleState;
+
+    /// `count` views of three samples, the row of each pointing another way.
+    fn sets(count: usize) -> EmbeddingSets {
+        let angle = |v: usize, i: usize| 1.3 * (3 * v + i) as f32;
+        let view = |v: usize| {
+            Matrix::from_shape_fn((3, 2), |(i, k)| 2.0 * if k == 0 { angle(v, i).cos() } else { angle(v, i).sin() })
+        };
+        EmbeddingSets::new((0..count).map(|v| (SetName::View(v), view(v))).collect())
+    }
+
+    fn views(count: usize, large_views: usize, labels: Option<&[u32]>) -> Views {
+        let (sets, state) = (sets(count), SampleState::new(3, &[]));
+        let input = LossInput { large_views, labels, ..LossInput::new(&sets, &[0, 1, 2], &state) };
+        if labels.is_some() { Views::by_label(&input).unwrap() } else { Views::new(&input).unwrap() }
+    }
+
+    fn positives(views: &Views, a: usize) -> Vec<usize> {
+        assert_eq!(views.positive_count(a), views.positives(a).count());
+        views.positives(a).collect()
+    }
+
+    #[test]
+    fn of_two_views_the_other_is_positive_and_every_other_sample_negative() {
+        let views = views(2, 2, None);
+        assert_eq!((positives(&views, 1), positives(&views, 4)), (vec![4], vec![1]));
+        assert_eq!((views.anchors(), views.negatives(1), views.sample(4)), (6, 4, 1));
+        assert_eq!(views.rows_of(2).collect::<Vec<_>>(), [2, 5]);
+        assert_eq!([(1, 4), (1, 1), (1, 2)].map(|(a, b)| views.positive_weight(a, b)), [1.0, 0.0, 0.0]);
+    }
+
+    /// Rows 6, 7, 8 are the small crops of three samples.
+    #[test]
+    fn a_small_crop_has_positives_and_is_none() {
+        let views = views(3, 2, None);
+        assert_eq!((positives(&views, 0), positives(&views, 6)), (vec![3], vec![0, 3]));
+        assert_eq!((views.negatives(0), views.class_of(0)), (6, &[0, 3, 6][..]));
+        assert_eq!((views.positive_weight(6, 3), views.positive_weight(3, 6)), (0.5, 0.0));
+        let s = [0.9, 0.0, 0.0, 0.5, 0.0, 0.0, -1.0, 0.0, 0.0];
+        assert!((views.positive_similarity(6, &s) - 0.7).abs() < 1e-7);
+        assert!((views.positive_similarity(0, &s) - 0.5).abs() < 1e-7);
+    }
+
+    #[test]
+    fn samples_of_one_label_are_positives() {
+        let views = views(2, 2, Some(&[7, 3, 7]));
+        assert_eq!((positives(&views, 0), positives(&views, 1)), (vec![2, 3, 5], vec![4]));
+        assert_eq!((views.negatives(0), views.negatives(1)), (2, 4));
+        assert_eq!((views.positive_weight(0, 5), views.positive_weight(0, 1)), (1.0 / 3.0, 0.0));
+    }
+
+    #[test]
+    fn a_batch_of_one_label_has_no_negatives_and_its_objective_is_the_pull() {
+        let views = views(2, 2, Some(&[4, 4, 4]));
+        assert_eq!((views.negatives(2), positives(&views, 2)), (0, vec![0, 1, 3, 4, 5]));
+        assert!(views.map_anchors(|_| 0.5, |_, _, sum| sum.log_sum).iter().all(|&log| log == f64::NEG_INFINITY));
+        assert_eq!(views.objective(2, 0.25, f64::NEG_INFINITY, 0.5), -0.25);
+    }
+
+    /// Anchor a looks at 6 rows, of which a and a ± 3 are its own.
+    #[test]
+    fn an_anchor_sees_all_similarities_and_sums_over_its_negatives() {
+        let views = views(2, 2, None);
+        let tau = |a: usize| 0.5 + a as f64;
+        let z: Vec<[f64; 2]> = (0..6).map(|k| 1.3 * f64::from(k)).map(|angle| [angle.cos(), angle.sin()]).collect();
+        views.map_anchors(tau, |a, s, sum| {
+            let want: Vec<f64> = z.iter().map(|b| z[a][0] * b[0] + z[a][1] * b[1]).collect();
+            assert!(s.iter().zip(&want).all(|(s, want)| (f64::from(*s) - want).abs() < 1e-6), "{s:?} {want:?}");
+            let negatives = want.iter().enumerate().filter(|(b, _)| b % 3 != a % 3);
+            let log_sum = negatives.map(|(_, s)| (s / tau(a)).exp()).sum::<f64>().ln();
+            assert!((sum.log_sum - log_sum).abs() < 1e-6, "{a}: {} {log_sum}", sum.log_sum);
+        });
+    }
+
+    #[test]
+    fn a_share_of_the_batch_has_its_rows_of_the_whole_gradient() {
+        let (sets, state) = (sets(2), SampleState::new(3, &[]));
+        let input = LossInput::new(&sets, &[0, 1, 2], &state);
+        let grads = |input: &LossInput| {
+            let log_negatives = (0..6).map(|a| 1.0 + 0.1 * f64::from(a));
+            Views::new(input).unwrap().decoupled_gradient(log_negatives, 0.5, |a| -1.0 - a as f32)
+        };
+        let (whole, share) = (grads(&input), grads(&LossInput { ours: 1..3, ..input.clone() }));
+        for ((name, whole), (same, share)) in whole.iter().zip(&share) {
+            assert_eq!(name, same);
+            assert_eq!(share.dim(), (2, 2));
+            assert!((share - &whole.slice(s![1..3, ..])).iter().all(|d| d.abs() < 1e-6));
+        }
+    }
+
+    #[test]
+    fn one_view_one_sample_and_missing_labels_are_refused() {
+        let (one, two, state) = (sets(1), sets(2), SampleState::new(3, &[]));
+        let refused = |sets, ids| Views::new(&LossInput::new(sets, ids, &state)).err();
+        assert_eq!(refused(&one, &[0, 1, 2]), Some(LossError::Missing(SetName::View(1))));
+        assert_eq!(refused(&two, &[0]), Some(LossError::TooFewSamples(1)));
+        assert_eq!(Views::by_label(&LossInput::new(&two, &[0, 1, 2], &state)).err(), Some(LossError::NoLabels));
+    }
+}
