@@ -50,6 +50,7 @@ fn colours(root: &Path, each: u8) -> (PathBuf, PathBuf) {
     (file, images)
 }
 
+// Long: one run, and every verb on it.
 #[test]
 fn pairs_train_and_the_two_encoders_find_each_other() {
     let root = tempfile::tempdir().unwrap();

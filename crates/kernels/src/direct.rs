@@ -1,6 +1,8 @@
 //! Convolutions as direct sums. A framed copy of a group of images makes every tap a contiguous run of channels, and
 //! the products of `tile` do the rest.
 
+// Long: one way of cutting a convolution: forward and both gradients share it.
+
 use crate::buffer::Buffer;
 use crate::conv::{Conv, LANES};
 use crate::isa::{Isa, dispatch};

@@ -7,6 +7,8 @@
 //! Transformed data lies as `[ξ][channel/16][tile][16]` for each of the 36 points ξ, so that the products over channels
 //! are those of `tile`.
 
+// Long: one algorithm: its transforms, products and three gradients share their tables and layouts.
+
 use crate::buffer::Buffer;
 use crate::conv::{Conv, LANES};
 use crate::isa::{Isa, dispatch};

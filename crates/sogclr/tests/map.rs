@@ -117,7 +117,9 @@ fn the_library_needs_no_crate_of_the_command_line() {
 #[test]
 fn what_is_long_says_why() {
     let mut long = Vec::new();
-    let folders = [source(), Path::new(env!("CARGO_MANIFEST_DIR")).join("../../src")];
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let more = ["../../src", "../kernels/src", "tests", "../../tests"].map(|folder| root.join(folder));
+    let folders: Vec<PathBuf> = std::iter::once(source()).chain(more).collect();
     for file in folders.iter().flat_map(|folder| rust_files(folder)) {
         let text = std::fs::read_to_string(&file).unwrap();
         let code = text.split("#[cfg(test)]\nmod tests").next().unwrap_or_default();

@@ -51,19 +51,26 @@ impl TrainSummary {
 
 /// A run that can begin or go on.
 ///
-/// ```no_run
+/// ```
 /// use sogclr::config::{Overrides, RunConfig};
 /// use sogclr::data::DataConfig;
-/// use sogclr::train::Pretraining;
+/// use sogclr::encoder::{ResNetConfig, ResNetName};
+/// use sogclr::train::{Outcome, Pretraining};
 /// use std::ops::ControlFlow;
 ///
-/// let photos = DataConfig { path: Some("photos".into()), ..Default::default() };
-/// let (config, data) = RunConfig::open(&Overrides::default().images(&photos).batch(64).epochs(10))?;
-/// let mut run = Pretraining::new(config, data, "runs/photos".as_ref())?;
-/// run.train(|step| {
+/// let images = DataConfig { limit: Some(16), ..Default::default() }; // of the embedded ones
+/// let encoder = ResNetConfig { width: 0.25, ..ResNetConfig::for_size(ResNetName::Resnet8, 8) };
+/// let settings = Overrides::default().images(&images).image_size(8).encoder(encoder).batch(8).epochs(1);
+/// let (config, data) = RunConfig::open(&settings)?;
+///
+/// let folder = std::env::temp_dir().join(format!("sogclr-doc-{}", std::process::id()));
+/// let mut run = Pretraining::new(config, data, &folder)?;
+/// let outcome = run.train(|step| {
 ///     println!("step {} of {}: loss {:.3}", step.step, step.total_steps, step.loss);
-///     ControlFlow::Continue(())
+///     ControlFlow::Continue(()) // Break stops after a checkpoint
 /// })?;
+/// assert_eq!((outcome, run.step()), (Outcome::Finished, 2));
+/// # std::fs::remove_dir_all(folder)?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Pretraining {

@@ -48,6 +48,7 @@ fn assert_close(what: &str, ours: f64, golden: f64, scale: f64, tolerance: f64) 
     assert!(error <= tolerance * scale.max(1e-3), "{what}: ours {ours}, golden {golden}, error {error}");
 }
 
+// Long: every loss goes the same way, field by field.
 #[test]
 fn losses_gradients_and_state_follow_pytorch() {
     let (golden, info) = (Golden::open("losses.safetensors"), json("losses.json"));

@@ -1,5 +1,7 @@
 //! Losses against a plain f64 loop written from the formulas, finite differences, and invariances.
 
+// Long: one loop for each loss, and what ties them together.
+
 use crate::losses::{evaluate, evaluate_labelled, evaluate_sets, views};
 use proptest::prelude::*;
 use sogclr::loss::{
