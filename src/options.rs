@@ -88,6 +88,7 @@ pub const FLAGS: &[(&str, &str)] = &[
     ("data.template", "--template"),
     ("data.test", "--test"),
     ("data.classes", "--classes"),
+    ("data.class_names", "--set data.class_names=FILE, or --class-names FILE to eval zeroshot"),
     ("data.limit", "--limit"),
     ("data.skip_bad", "--skip-bad"),
     ("data.image_size", "--image-size"),

@@ -1,12 +1,14 @@
 //! The library as another crate uses it: data and methods of one's own, errors that leave a trainer usable, runs that go on.
 
 use sogclr::config::{Overrides, RunConfig};
-use sogclr::data::{DataError, Dataset, Image, Source, Split};
+use sogclr::data::{DataConfig, DataError, Dataset, Image, Modality, Source, Split};
 use sogclr::encoder::{Compute, EncoderConfig, ResNetConfig, ResNetName};
 use sogclr::loss::{Dcl, Loss, LossError, LossInput, LossOutput};
 use sogclr::method::{MethodConfig, Spec};
 use sogclr::provenance::Provenance;
-use sogclr::train::{Outcome, Pretraining, TrainError, TrainSummary};
+use sogclr::race::{Cell, Trained, train_here};
+use sogclr::report::{Contender, comparison_markdown};
+use sogclr::train::{Outcome, Pretraining, StepReport, TrainError, TrainSummary};
 use sogclr::trained::TrainedRun;
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -172,4 +174,33 @@ fn runs_and_checkpoints_name_program_and_numerics() {
     drop(run);
     let run = Pretraining::resume_with(&out, config(None, 3), data(3).0, later).unwrap();
     assert!(run.warning().unwrap().contains("numerics"), "{:?}", run.warning());
+}
+
+/// A race in one process: two methods on the embedded images, stopped and gone on with, measured, and put into a table.
+#[test]
+fn methods_race_without_the_program() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut rows = Vec::new();
+    for method in ["sogclr", "vicreg"] {
+        let images = DataConfig { limit: Some(40), ..Default::default() };
+        let mut settings = Overrides::default().images(&images).batch(8).epochs(2).image_size(8).encoder(small());
+        settings.set(&format!("method.kind={method}")).unwrap();
+        let (config, data) = RunConfig::open(&settings).unwrap();
+        let cell = Cell { folder: folder.path().join(method), config };
+        cell.check(data.train.len()).unwrap();
+        let train = |steps: usize| {
+            let observe =
+                |at: &StepReport| if at.step < steps { ControlFlow::Continue(()) } else { ControlFlow::Break(()) };
+            cell.train(|cell, start| train_here(cell, start, Provenance::default(), observe)).unwrap()
+        };
+        assert_eq!(train(3), Trained::Stopped);
+        assert!(cell.cost().is_none());
+        assert_eq!((train(99), train(0)), (Trained::Finished, Trained::Finished), "the second finds it done");
+        let mut row = Contender { method: method.into(), ..Default::default() };
+        row.add(&cell.result(|_| {}).unwrap());
+        row.add_cost(&cell.cost().unwrap());
+        rows.push(row);
+    }
+    let table = comparison_markdown(&rows, Modality::Images);
+    assert!(table.lines().count() == 4 && table.contains("| sogclr | 1     |"), "{table}");
 }

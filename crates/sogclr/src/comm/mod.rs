@@ -18,9 +18,6 @@ pub trait Collective: Send + Sync {
     /// Adds `values` over the ranks, in place.
     fn all_reduce_sum(&self, values: &mut [f32]);
 
-    /// Overwrites `values` with those of rank `root`.
-    fn broadcast(&self, values: &mut [f32], root: usize);
-
     /// [`Collective::all_reduce_sum`] of a tensor on a device.
     fn all_reduce_tensor(&self, tensor: Tensor<1>) -> Tensor<1> {
         let device = tensor.device();
@@ -48,8 +45,6 @@ impl Collective for Solo {
     }
 
     fn all_reduce_sum(&self, _: &mut [f32]) {}
-
-    fn broadcast(&self, _: &mut [f32], _: usize) {}
 
     fn all_reduce_tensor(&self, tensor: Tensor<1>) -> Tensor<1> {
         tensor

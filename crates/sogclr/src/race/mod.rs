@@ -4,10 +4,14 @@ use crate::config::RunConfig;
 use crate::data::Dataset;
 use crate::encoder::Compute;
 use crate::eval::{FrozenEncoder, measure};
+use crate::provenance::Provenance;
 use crate::study::{CurvePoint, Outcome, Record};
 use crate::system::processor;
-use crate::train::{Run, TrainError, TrainSummary, open_device, refuse_existing};
+use crate::train::{
+    Outcome as TrainOutcome, Pretraining, Run, StepReport, TrainError, TrainSummary, open_device, refuse_existing,
+};
 use crate::trained::{TrainedError, TrainedRun};
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 /// What can go wrong with a run of a race.
@@ -183,6 +187,26 @@ impl Cell {
         points.push(CurvePoint { epoch: train.epochs as f64, test: end.0, train: end.1 });
         Ok(points)
     }
+}
+
+/// Trains a cell in this process, for [`Cell::train`]; `observe` may break.
+pub fn train_here(
+    cell: &Cell,
+    start: Start,
+    provenance: Provenance,
+    observe: impl FnMut(&StepReport) -> ControlFlow<()>,
+) -> Result<Trained, CellError> {
+    let mut run = match start {
+        Start::Resume => Pretraining::resume(&cell.folder, provenance)?,
+        Start::New => {
+            let data = Dataset::open(&cell.config.data, cell.config.seed).map_err(TrainError::from)?;
+            Pretraining::begin(cell.config.clone(), data, &cell.folder, provenance, || {})?
+        }
+    };
+    Ok(match run.train(observe)? {
+        TrainOutcome::Finished => Trained::Finished,
+        TrainOutcome::Stopped => Trained::Stopped,
+    })
 }
 
 /// Of a path only its end: records belong to no machine.

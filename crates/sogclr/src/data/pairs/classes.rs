@@ -31,10 +31,7 @@ pub fn class_names(data: &Dataset, file: Option<&Path>) -> Result<Vec<String>, D
             None => Ok(data.classes.iter().map(|class| class_words(class)).collect()),
             Some(id) => Err(DataError::Format {
                 path: data.title.clone().into(),
-                cause: format!(
-                    "classes such as {id} have no names: give them by --set data.class_names=FILE, or by --class-names \
-                     FILE to eval zeroshot"
-                ),
+                cause: format!("classes such as {id} have no names: name a file of them as data.class_names"),
             }),
         };
     };
@@ -127,7 +124,7 @@ mod tests {
         assert_eq!(captions(&named(table, DataConfig::default()).unwrap()), ["a tench", "a goldfish", "a tabby"]);
 
         for (text, words) in [
-            ("", "classes such as n01440764 have no names: give them by --set data.class_names=FILE"),
+            ("", "classes such as n01440764 have no names: name a file of them as data.class_names"),
             ("tench\ngoldfish\n", "names.txt: there are 2 names for 3 classes"),
             ("n01440764\ttench\nn02123045\ttabby\n", "names.txt: class n01443537 has no name"),
             ("n01440764\ttench\nn02123045 tabby\n", "\"n02123045 tabby\" is not a folder, a tab and a name"),
