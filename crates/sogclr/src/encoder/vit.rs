@@ -59,7 +59,7 @@ impl VitConfig {
     pub fn for_size(name: VitName, size: usize) -> Self {
         // At least seven patches on a side, as 224 pixels have fourteen.
         let fits = |patch: &usize| size.is_multiple_of(*patch) && size / patch >= 7;
-        let patch = [16, 8, 4, 2].into_iter().find(fits).unwrap_or(1);
+        let patch = [16, 8, 4, 2].into_iter().chain((3..16).rev()).find(fits).unwrap_or(16);
         Self { name, patch, pool: Pool::Class, freeze_patches: false }
     }
 
@@ -110,8 +110,9 @@ impl EncoderSpec for VitConfig {
     }
 
     fn activations(&self, size: usize, _: usize) -> usize {
-        // q, k, v, what attention mixes, the MLP's eight widths and two sums, of each place
-        DEPTH * ((size / self.patch.max(1)).pow(2) + 1) * 14 * self.width()
+        // q, k, v, what attention mixes, the MLP's eight widths and two sums, of each place; logits and softmax of each head
+        let places = (size / self.patch.max(1)).pow(2) + 1;
+        DEPTH * places * (14 * self.width() + 2 * self.width() / HEAD * places)
     }
 
     /// timm's classifier.
@@ -304,8 +305,18 @@ mod tests {
     fn the_patch_is_the_largest_that_leaves_seven_on_a_side() {
         let patch = |size| VitConfig::for_size(VitName::VitTiny, size).patch;
         assert_eq!([224, 96, 64, 32, 28].map(patch), [16, 8, 8, 4, 4]);
-        // 30 = 2·15, 13 is prime, and 112 = 16·7 is just enough.
-        assert_eq!([30, 13, 112].map(patch), [2, 1, 16]);
+        // 30 = 2·15, 33 = 3·11, and 112 = 16·7 is just enough.
+        assert_eq!([30, 33, 112].map(patch), [2, 3, 16]);
+        // 13 is prime: refused, as patches of one pixel would be.
+        assert!(VitConfig::for_size(VitName::VitTiny, 13).check(13).is_err());
+    }
+
+    /// Attention keeps two tables of places² for each head: with many patches they are what does not fit.
+    #[test]
+    fn memory_grows_with_the_square_of_the_places() {
+        let of = |patch: usize| VitConfig { patch, ..VitConfig::for_size(VitName::VitTiny, 64) }.activations(64, 3);
+        assert_eq!(of(8), 12 * 65 * (14 * 192 + 2 * 3 * 65));
+        assert!(of(1) > 50 * of(8) * 4);
     }
 
     #[test]
