@@ -109,7 +109,7 @@ impl Demo {
 
     /// A finished run in `folder`.
     fn trained(&self, method: &str, folder: &Path, stop: &AtomicBool) -> Result<TrainedRun, CliError> {
-        let (mut pretraining, _) = prepare(&self.overrides(method)?, folder, Verbosity::Quiet)?;
+        let mut pretraining = prepare(&self.overrides(method)?, folder, Verbosity::Quiet)?;
         if train(&mut pretraining, stop, method)? == Outcome::Stopped {
             let message = format!("stopped; continue with: sogclr resume {}", folder.display());
             return Err(CliError::Stopped(message));

@@ -36,7 +36,8 @@ pub struct Pretrain {
 impl Pretrain {
     pub fn run(self) -> Result<(), CliError> {
         refuse_existing(&self.out)?;
-        let (mut pretraining, measurable) = prepare(&self.options.overrides()?, &self.out, Verbosity::Full)?;
+        let mut pretraining = prepare(&self.options.overrides()?, &self.out, Verbosity::Full)?;
+        let measurable = Measurable::of(&pretraining);
         // Until here there is nothing to save.
         let stop = stop_on_ctrl_c()?;
         let outcome = train(&mut pretraining, &stop, "training")?;
@@ -51,9 +52,8 @@ pub enum Verbosity {
 }
 
 /// Resolves the configuration, checks the data and makes the run folder.
-pub fn prepare(overrides: &Overrides, out: &Path, verbosity: Verbosity) -> Result<(Pretraining, Measurable), CliError> {
+pub fn prepare(overrides: &Overrides, out: &Path, verbosity: Verbosity) -> Result<Pretraining, CliError> {
     let (config, data) = RunConfig::open(overrides)?;
-    let measurable = Measurable::of(&data);
     if verbosity == Verbosity::Full {
         say!("{}", config.to_toml());
         describe(&data);
@@ -70,7 +70,7 @@ pub fn prepare(overrides: &Overrides, out: &Path, verbosity: Verbosity) -> Resul
     if let Some(first) = bad.first() {
         note!("left out {} unreadable images, first: {first}", bad.len());
     }
-    Ok((pretraining, measurable))
+    Ok(pretraining)
 }
 
 fn describe(data: &Dataset) {
@@ -108,11 +108,12 @@ pub enum Measurable {
 }
 
 impl Measurable {
-    pub fn of(data: &Dataset) -> Self {
-        match (data.train.modality(), &data.test) {
-            (Modality::Pairs, Some(_)) => Self::HeldOutPairs,
-            (Modality::Pairs, None) => Self::TrainingPairs,
-            (Modality::Images, _) if data.train.is_labelled() => Self::Classes,
+    pub fn of(pretraining: &Pretraining) -> Self {
+        let split = pretraining.split();
+        match (split.modality(), pretraining.has_test()) {
+            (Modality::Pairs, true) => Self::HeldOutPairs,
+            (Modality::Pairs, false) => Self::TrainingPairs,
+            (Modality::Images, _) if split.is_labelled() => Self::Classes,
             (Modality::Images, _) => Self::UnlabelledImages,
         }
     }

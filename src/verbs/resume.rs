@@ -33,7 +33,7 @@ impl Resume {
         }
         note!("continuing at step {done} of {total}");
         let stop = stop_on_ctrl_c()?;
-        let measurable = Measurable::of(&pretraining.run().open_data()?);
+        let measurable = Measurable::of(&pretraining);
         let outcome = train(&mut pretraining, &stop, "training")?;
         finish(outcome, pretraining.run(), measurable)
     }

@@ -24,13 +24,18 @@ pub struct Description {
 impl Dataset {
     /// What a configuration needs to know.
     pub fn describe(&self) -> Description {
+        self.describe_at(self.native_size.map_or_else(|| usual_size(&self.train), |size| size.clamp(8, 224)))
+    }
+
+    /// The same where the size of crops is settled; looks at no image.
+    pub(crate) fn describe_at(&self, size: usize) -> Description {
         let train = &self.train;
         let classes: HashSet<u32> = (0..train.len()).filter_map(|id| train.label(id)).collect();
         Description {
             modality: train.modality(),
             samples: train.len(),
             classes: train.is_labelled().then_some(classes.len()),
-            size: self.native_size.map_or_else(|| usual_size(train), |size| size.clamp(8, 224)),
+            size,
             channels: self.channels,
         }
     }

@@ -1,7 +1,7 @@
 //! Where and how a network computes. Nothing about it is global: two models in one process may differ.
 
 use crate::cpu::Engine;
-use crate::math::Layout;
+use crate::math::{Isa, Layout};
 use burn::tensor::Device;
 
 /// A device, and on the CPU whether our kernels compute, and with which instructions.
@@ -51,6 +51,11 @@ impl Compute {
     /// How our kernels compute, where they do.
     pub fn engine(&self) -> Option<Engine> {
         self.engine
+    }
+
+    /// The instructions that similarities are computed with.
+    pub fn isa(&self) -> Isa {
+        self.engine.map_or(Isa::best(), |engine| engine.isa)
     }
 
     /// The order of the pixels of images.

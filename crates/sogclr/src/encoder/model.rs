@@ -75,12 +75,22 @@ impl Model {
     pub fn new(config: &ModelConfig, seed: u64, compute: &Compute) -> Self {
         let features = config.encoder.feature_dim();
         let model = Self {
-            encoder: config.encoder.build(config.image_size, config.channels, compute),
             head: config.head.as_ref().map(|head| Head::new(head, features, compute)),
-            projection: config.projection(compute),
             text: config.text.as_ref().map(|text| TextEncoder::new(text, config.shared_dim(), compute)),
+            ..Self::image_side(config, compute)
         };
-        initialise_by(model, seed, |name, dims| config.deviation(name, dims))
+        model.initialised(config, seed)
+    }
+
+    /// The image encoder and its projection alone; weights are zero until an initialisation or an import fills them.
+    pub(crate) fn image_side(config: &ModelConfig, compute: &Compute) -> Self {
+        let encoder = config.encoder.build(config.image_size, config.channels, compute);
+        Self { encoder, head: None, projection: config.projection(compute), text: None }
+    }
+
+    /// The same with weights as the seed draws them, by their names in a model of `config`.
+    pub(crate) fn initialised(self, config: &ModelConfig, seed: u64) -> Self {
+        initialise_by(self, seed, |name, dims| config.deviation(name, dims))
     }
 
     /// Images in the layout of the model's [`Compute`] → embeddings `[N, output]`, not normalised.

@@ -39,7 +39,7 @@ impl FrozenEncoder {
         augment: &AugmentConfig,
         compute: Compute,
     ) -> Result<Self, EvalError> {
-        let blank = Self::untrained(config, 0, augment, compute);
+        let blank = Self::freeze(Model::image_side(config, &compute), config, augment, compute);
         let (encoder, projection) = match config.text {
             None => (weights.clone(), NamedTensors::new()),
             Some(_) => (part_of(weights, "encoder."), part_of(weights, "projection.")),
@@ -52,8 +52,11 @@ impl FrozenEncoder {
     /// The encoder that a run with `seed` starts from, for comparison.
     pub fn untrained(config: &ModelConfig, seed: u64, augment: &AugmentConfig, compute: Compute) -> Self {
         // Weights are drawn by name, so the encoder has to stand where it stands in a model.
-        let config = ModelConfig { head: None, ..config.clone() };
-        let model = Model::new(&config, seed, &compute);
+        let model = Model::image_side(config, &compute).initialised(config, seed);
+        Self::freeze(model, config, augment, compute)
+    }
+
+    fn freeze(model: Model, config: &ModelConfig, augment: &AugmentConfig, compute: Compute) -> Self {
         let (encoder, projection) = (model.encoder, model.projection);
         Self { encoder, projection, augment: augment.clone(), size: config.image_size, compute }
     }

@@ -77,6 +77,7 @@ pub struct Pretraining {
     run: Run,
     trainer: Trainer,
     split: Arc<Split>,
+    has_test: bool,
     left_out: Vec<String>,
     warning: Option<String>,
 }
@@ -103,13 +104,14 @@ impl Pretraining {
             return Err(TrainError::Memory(problem));
         }
         // Images that no path leads to are the program's own.
-        let described = data.describe();
+        let described = data.describe_at(config.augment.views[0].size);
         let Dataset { title, train: mut split, test, problems, .. } = data;
         let is_embedded = title == crate::data::EMBEDDED;
         if config.data == (DataConfig { image_size: config.data.image_size, ..Default::default() }) && !is_embedded {
             config.data.own = Some(title);
         }
         let (manifest, mut bad) = Manifest::build(&mut split, config.data.skip_bad, &checked)?;
+        let has_test = test.is_some();
         if let Some(mut test) = test {
             bad.extend(Manifest::build(&mut test, config.data.skip_bad, &checked)?.1);
         }
@@ -123,7 +125,7 @@ impl Pretraining {
         if !left_out.is_empty() {
             write_atomic(&out.join("problems.txt"), (left_out.join("\n") + "\n").as_bytes())?;
         }
-        Ok(Self { run, trainer, split: Arc::new(split), left_out, warning: None })
+        Ok(Self { run, trainer, split: Arc::new(split), has_test, left_out, warning: None })
     }
 
     /// Goes on with the run in `folder` from its last whole checkpoint.
@@ -158,12 +160,23 @@ impl Pretraining {
             _ => None,
         };
         let trainer = Trainer::restore(&run.config, data.train.len(), checkpoint)?.by(provenance);
-        Ok(Self { run, trainer, split: Arc::new(data.train), left_out: Vec::new(), warning })
+        let has_test = data.test.is_some();
+        Ok(Self { run, trainer, split: Arc::new(data.train), has_test, left_out: Vec::new(), warning })
     }
 
     /// The run folder.
     pub fn run(&self) -> &Run {
         &self.run
+    }
+
+    /// The images that are trained on.
+    pub fn split(&self) -> &Split {
+        &self.split
+    }
+
+    /// Whether the data has images for testing.
+    pub fn has_test(&self) -> bool {
+        self.has_test
     }
 
     /// Steps done.

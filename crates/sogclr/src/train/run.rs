@@ -217,7 +217,7 @@ fn narrowed(folder: &Path, config: &RunConfig, mut data: Dataset) -> Result<Data
     let manifest = Manifest::from_jsonl(&text)
         .map_err(|error| DataError::Format { path, cause: format!("broken manifest ({error})") })?;
     manifest.verify(&mut data.train)?;
-    config.validate(&data.describe())?;
+    config.validate(&data.describe_at(config.augment.views[0].size))?;
     Ok(data)
 }
 

@@ -62,8 +62,7 @@ impl Learner {
     /// The parts of a run before its first step, on `samples` images.
     pub fn new(model: Model, optimizer: Optimizer, method: Box<dyn Method>, samples: usize, compute: &Compute) -> Self {
         let state = SampleState::new(samples, method.loss().columns());
-        let isa = compute.engine().map_or(Isa::best(), |engine| engine.isa);
-        Self { model: Some(model), optimizer, method, state, isa }
+        Self { model: Some(model), optimizer, method, state, isa: compute.isa() }
     }
 
     /// The model as it is now.

@@ -10,7 +10,6 @@ use crate::comm::Collective;
 use crate::config::RunConfig;
 use crate::data::Split;
 use crate::encoder::{Compute, Model, from_open_clip};
-use crate::math::Isa;
 use crate::method::{BuildContext, MethodConfig};
 use crate::optim::Optimizer;
 use crate::params::{NamedTensors, ParamError, export, import};
@@ -248,8 +247,7 @@ impl Trainer {
     /// One line of metrics over the steps since the last.
     fn write_line(&mut self, log: &mut Log, out: &StepOutput) -> Result<(), TrainError> {
         log.history.push(self.window.falling() / self.window.steps as f64);
-        let isa = self.compute.engine().map_or(Isa::best(), |engine| engine.isa);
-        log.signals = Signals::of(&out.sets, isa);
+        log.signals = Signals::of(&out.sets, self.compute.isa());
         log.verdict = log.signals.map_or(Verdict::Learning, |signals| log.history.verdict(&signals));
         log.metrics.append(&self.metric(log))?;
         self.window = Window::default();

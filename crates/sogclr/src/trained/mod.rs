@@ -117,8 +117,12 @@ impl TrainedRun {
     /// The trained image encoder.
     pub fn encoder(&self, compute: Compute) -> Result<FrozenEncoder, TrainedError> {
         let (path, weights) = self.weights()?;
-        FrozenEncoder::load(&self.config.model(), &weights, &self.config.augment, compute)
-            .map_err(|source| TrainedError::Weights { path, source })
+        self.encoder_of(&path, &weights, compute)
+    }
+
+    fn encoder_of(&self, path: &Path, weights: &NamedTensors, compute: Compute) -> Result<FrozenEncoder, TrainedError> {
+        FrozenEncoder::load(&self.config.model(), weights, &self.config.augment, compute)
+            .map_err(|source| TrainedError::Weights { path: path.to_owned(), source })
     }
 
     /// The encoder that the run started from, for comparison.
@@ -131,8 +135,8 @@ impl TrainedRun {
         if self.config.text.is_none() {
             return Err(TrainedError::NoText(self.folder.clone()));
         }
-        let image = self.encoder(compute.clone())?;
         let (path, weights) = self.weights()?;
+        let image = self.encoder_of(&path, &weights, compute.clone())?;
         let text = FrozenText::load(&self.config.model(), &weights, compute)
             .map_err(|source| TrainedError::Weights { path, source })?;
         Ok(PairEncoders { image, text })
