@@ -81,7 +81,13 @@ fn convergence_follows_the_exact_gradient() {
     theory("convergence", &small, &out).assert().success();
     let study = json(&out.join("convergence.json"));
     let runs = study["runs"].as_array().unwrap();
-    assert_eq!(runs.len(), 3 * 2 * 2 * 2, "estimators, batches, steps, seeds");
+    assert_eq!(runs.len(), 4 * 2 * 2 * 2, "estimators, batches, steps, seeds");
+    assert!(
+        runs.iter().all(|run| (0.0..1.0).contains(&run["least_norm"].as_f64().unwrap())),
+        "below the root mean square"
+    );
+    let first = |name: &str| runs.iter().find(|run| run["name"] == name).unwrap()["mean_v1"].as_f64();
+    assert_ne!(first("eq. (6)"), first("eq. (6) by (7)"), "with and without momentum");
     let curves = std::fs::read_to_string(out.join("curves.csv")).unwrap();
     let curves: Vec<Vec<&str>> = curves.lines().skip(1).map(|line| line.split(',').collect()).collect();
     for of_run in curves.chunk_by(|a, b| a[..2] == b[..2]) {

@@ -19,9 +19,11 @@ use std::path::PathBuf;
 /// Freezes the encoder, takes its features of N images with M augmentations each, whitened to 8 directions, and trains a
 /// linear layer on top with SimCLR's estimators (eq. 6 and NT-Xent) and with SogCLR, for several batches and numbers of steps
 /// T: the momentum form of Algorithm 1 with the theorems' step sizes, beta = sqrt(B/T), gamma = sqrt(n/T),
-/// eta = c min(beta, gamma B/n); the layer is scaled back to its first length after every step, on which F does not depend.
+/// eta = c min(beta, gamma B/n), and eq. 6 also by Theorem 1's plain update (7) with the same eta; the layer is scaled back to
+/// its first length after every step, on which F does not depend.
 /// Reports ‖∇F‖² of both versions of the objective as the mean over the run, which the theorems bound, and over its last
-/// tenth; and how many steps it takes to come down to a tenth of the start (the parallel speed-up of Theorem 2).
+/// tenth; how many steps it takes to come down to a tenth of the start (the parallel speed-up of Theorem 2); and how near an
+/// embedding came to 0, where F is not smooth.
 ///
 /// The encoder is that of --run, or untrained. OUT gets convergence.csv, curves.csv, convergence.json and charts. Stopped, the
 /// same command goes on.
@@ -42,7 +44,7 @@ pub struct Convergence {
     #[arg(long, value_name = "C", default_value_t = 0.5)]
     rate: f64,
     /// Seeds of each run
-    #[arg(long, value_name = "K", default_value_t = 3)]
+    #[arg(long, value_name = "K", default_value_t = 10)]
     seeds: u64,
     /// Folder for the results
     #[arg(long, value_name = "OUT", default_value = "runs/theory-convergence")]
@@ -57,7 +59,8 @@ const LEVEL: f64 = 0.1;
 /// Directions of the features that are kept, and values that the layer makes of them.
 const COMPONENTS: usize = 8;
 const OUTPUT: usize = 4;
-const NAMES: [&str; 3] = ["eq. (6)", "NT-Xent", "SogCLR"];
+const PLAIN: &str = "eq. (6) by (7)";
+const NAMES: [&str; 4] = [PLAIN, "eq. (6)", "NT-Xent", "SogCLR"];
 
 /// What one run came to.
 #[derive(Serialize)]
@@ -75,6 +78,9 @@ struct Summary {
     end_v2: f64,
     /// Steps until ‖∇F‖² of V2 is a tenth of its start.
     steps_to_level: Option<usize>,
+    /// The least ‖h‖ of any look, and of the last tenth.
+    least_norm: f64,
+    end_norm: f64,
     #[serde(skip)]
     curve: Vec<Point>,
 }
@@ -82,12 +88,14 @@ struct Summary {
 impl Summary {
     fn new(name: &'static str, descent: &Descent, points: Vec<Point>) -> Self {
         let mean = |points: &[Point], of: fn(&Point) -> f64| points.iter().map(of).sum::<f64>() / points.len() as f64;
+        let least = |points: &[Point]| points.iter().map(|p| p.least_norm).fold(f64::INFINITY, f64::min);
         let end = &points[points.len() - points.len().div_ceil(10)..];
         let curve = points.chunks(LOOKS_PER_POINT).map(|points| Point {
             step: points[0].step,
             objective: mean(points, |p| p.objective),
             gradient_v1: mean(points, |p| p.gradient_v1),
             gradient_v2: mean(points, |p| p.gradient_v2),
+            least_norm: least(points),
         });
         Self {
             name,
@@ -100,6 +108,8 @@ impl Summary {
             end_v1: mean(end, |p| p.gradient_v1),
             end_v2: mean(end, |p| p.gradient_v2),
             steps_to_level: first_below(&points, LEVEL * points[0].gradient_v2),
+            least_norm: least(&points),
+            end_norm: least(end),
             curve: curve.collect(),
         }
     }
@@ -127,7 +137,8 @@ impl Convergence {
             for name in NAMES {
                 for &batch in &self.batches {
                     let seeds = self.world.seed..self.world.seed + self.seeds;
-                    let descent = |seed| Descent { batch, steps, rate: self.rate, temperature, seed };
+                    let is_plain = name == PLAIN;
+                    let descent = |seed| Descent { batch, steps, rate: self.rate, temperature, is_plain, seed };
                     runs.extend(seeds.map(|seed| (name, descent(seed))));
                 }
             }
@@ -142,7 +153,7 @@ impl Convergence {
                 let kind = match name {
                     "SogCLR" => EstimatorKind::Sogclr { gamma, lagged: true },
                     "NT-Xent" => EstimatorKind::Ntxent,
-                    "eq. (6)" => EstimatorKind::Eq6,
+                    PLAIN | "eq. (6)" => EstimatorKind::Eq6,
                     other => unreachable!("{other} is none of the names"),
                 };
                 let points = parts.part(number, || {
@@ -189,7 +200,8 @@ impl Convergence {
             series: speed_up.to_vec(),
         };
         let along = |title, of: fn(&Point) -> f64| {
-            let shown = |run: &&Summary| run.steps == longest && run.seed == self.world.seed && run.name != "NT-Xent";
+            let is_drawn = |name: &str| ["eq. (6)", "SogCLR"].contains(&name);
+            let shown = |run: &&Summary| run.steps == longest && run.seed == self.world.seed && is_drawn(run.name);
             let series = all.iter().filter(shown).map(|run| {
                 let points = run.curve.iter().map(|point| (point.step as f64, of(point))).collect();
                 Series::new(format!("{}, B = {}", run.name, run.batch), points)
@@ -245,8 +257,7 @@ fn steps_to_level(runs: &[Summary]) -> Option<Vec<f64>> {
     runs.iter().map(|run| run.steps_to_level.map(|steps| steps as f64)).collect()
 }
 
-/// Least, median and largest of the seeds: where an embedding vanishes F is not smooth, and a run that comes there says
-/// nothing about the others.
+/// Least, median and largest of the seeds.
 fn spread(values: &[f64]) -> (f64, f64, f64) {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -256,8 +267,10 @@ fn spread(values: &[f64]) -> (f64, f64, f64) {
 
 fn table_of(all: &[Summary]) -> String {
     let cell = |values: &[f64], scale: f64, digits: usize| {
-        let (least, median, largest) = spread(values);
-        format!("{:.digits$} ({:.digits$}–{:.digits$})", scale * median, scale * least, scale * largest)
+        let ((least, median, largest), mean) = (spread(values), values.iter().sum::<f64>() / values.len() as f64);
+        let [mean, median, least, largest] =
+            [mean, median, least, largest].map(|value| format!("{:.digits$}", scale * value));
+        format!("{mean}; {median} ({least}–{largest})")
     };
     let gradient = |runs: &[Summary], of: fn(&Summary) -> f64| cell(&values(runs, of), 1e4, 1);
     let rows: Vec<Vec<String>> = cells(all)
@@ -274,20 +287,25 @@ fn table_of(all: &[Summary]) -> String {
                 gradient(runs, |run| run.end_v1),
                 gradient(runs, |run| run.end_v2),
                 steps_to,
+                format!("{:.3}", spread(&values(runs, |run| run.least_norm)).0),
             ]
         })
         .collect();
-    let header = ["T", "estimator", "batch", "mean V1", "mean V2", "end V1", "end V2", "steps to a tenth"];
-    format!("‖∇F‖² in units of 10⁻⁴, median of the seeds (least–largest)\n\n{}", table(&header, &rows))
+    let header = ["T", "estimator", "batch", "mean V1", "mean V2", "end V1", "end V2", "steps to a tenth", "least ‖h‖"];
+    format!("‖∇F‖² in units of 10⁻⁴: mean of the seeds; median (least–largest)\n\n{}", table(&header, &rows))
 }
 
 fn csv(all: &[Summary]) -> String {
-    let mut text = String::from("steps,estimator,batch,seed,objective,mean_v1,mean_v2,end_v1,end_v2,steps_to_level\n");
+    let columns =
+        "steps,estimator,batch,seed,objective,mean_v1,mean_v2,end_v1,end_v2,steps_to_level,least_norm,end_norm";
+    let mut text = format!("{columns}\n");
     for run in all {
-        let Summary { name, batch, steps, seed, objective, mean_v1, mean_v2, end_v1, end_v2, .. } = run;
+        let Summary {
+            name, batch, steps, seed, objective, mean_v1, mean_v2, end_v1, end_v2, least_norm, end_norm, ..
+        } = run;
         let steps_to = run.steps_to_level.map_or(String::new(), |steps| steps.to_string());
         text += &format!(
-            "{steps},{name},{batch},{seed},{objective},{mean_v1:e},{mean_v2:e},{end_v1:e},{end_v2:e},{steps_to}\n"
+            "{steps},{name},{batch},{seed},{objective},{mean_v1:e},{mean_v2:e},{end_v1:e},{end_v2:e},{steps_to},{least_norm:e},{end_norm:e}\n"
         );
     }
     text
@@ -295,10 +313,11 @@ fn csv(all: &[Summary]) -> String {
 
 /// The curves of the longest runs of one seed.
 fn curves_csv(all: &[Summary], steps: usize, seed: u64) -> String {
-    let mut text = String::from("estimator,batch,step,objective,gradient_v1,gradient_v2\n");
+    let mut text = String::from("estimator,batch,step,objective,gradient_v1,gradient_v2,least_norm\n");
     for run in all.iter().filter(|run| run.steps == steps && run.seed == seed) {
-        for Point { step, objective, gradient_v1, gradient_v2 } in &run.curve {
-            text += &format!("{},{},{step},{objective},{gradient_v1:e},{gradient_v2:e}\n", run.name, run.batch);
+        for Point { step, objective, gradient_v1, gradient_v2, least_norm } in &run.curve {
+            let values = format!("{step},{objective},{gradient_v1:e},{gradient_v2:e},{least_norm:e}");
+            text += &format!("{},{},{values}\n", run.name, run.batch);
         }
     }
     text

@@ -39,9 +39,7 @@ impl EstimatorKind {
             Self::Sogclr { gamma, lagged } => {
                 let variant = if lagged { Variant::Algorithm1 } else { Variant::Default };
                 let gamma = Gamma::Constant { value: gamma };
-                let (epsilon, by_label, individual) = (0.0, false, None);
-                let loss = SogClr { temperature: tau, gamma, variant, epsilon, by_label, individual };
-                (Box::new(loss), 1.0)
+                (Box::new(SogClr { variant, ..SogClr::new(tau, gamma) }), 1.0)
             }
         }
     }

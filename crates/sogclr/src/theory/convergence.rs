@@ -2,8 +2,9 @@
 //! many thousand steps: frozen features of every augmentation, whitened to a few directions φ, and a linear layer on top,
 //! h = φ·W. W and the exact gradients are in f64, the batch's gradient is that of training, in f32.
 //!
-//! With T steps of batch B on n images: β = √(B/T), γ = √(n/T), η = c·min(β, γB/n), as the remarks below Theorems 2 and 4
-//! set them with c for 1/L, and the same β and η for SimCLR's estimators (eqs. 11–12).
+//! With T steps of batch B on n images: β = √(B/T), γ = √(n/T), η = c·min(β, γB/n), as the remarks below Theorems 2 and 3
+//! set them with c for 1/L, and the same β and η for SimCLR's estimators (eqs. 11–12). Theorem 1's plain update (7) is β = 1
+//! with the same η.
 
 use super::{Draw, Estimator, EstimatorKind, FiniteProblem, Version, global_objective, through_norm};
 use crate::loss::LossError;
@@ -22,6 +23,8 @@ pub struct Descent {
     pub rate: f64,
     /// τ of objective and estimator.
     pub temperature: f64,
+    /// Update (7), without momentum.
+    pub is_plain: bool,
     /// Seed of batches and augmentations.
     pub seed: u64,
 }
@@ -37,6 +40,8 @@ pub struct Point {
     pub gradient_v1: f64,
     /// ‖∇F‖² of V2.
     pub gradient_v2: f64,
+    /// The least ‖h‖ of all augmentations of all images, in units of their root mean square: F is not smooth at 0.
+    pub least_norm: f64,
 }
 
 /// What is trained.
@@ -75,6 +80,12 @@ impl LinearProblem {
         (value, self.features.t().dot(&through_norm(h.view(), dz.view())))
     }
 
+    fn least_norm(&self) -> f64 {
+        let squares = self.features.dot(&self.weights).map_axis(Axis(1), |row| row.dot(&row));
+        let least = squares.iter().copied().fold(f64::INFINITY, f64::min);
+        (least / squares.mean().expect("there are images")).sqrt()
+    }
+
     /// What the estimator gives for one batch: m `[p, d]`.
     fn estimate(&self, draw: &Draw, running: &mut Estimator) -> Result<Array2<f64>, LossError> {
         let of_view = draw.rows.each_ref().map(|rows| self.features.select(Axis(0), rows));
@@ -89,7 +100,8 @@ impl Descent {
     pub fn step_sizes(&self, images: usize) -> (f64, f64, f64) {
         let (b, t, n) = (self.batch as f64, self.steps as f64, images as f64);
         let (beta, gamma) = ((b / t).sqrt().min(1.0), (n / t).sqrt().min(1.0));
-        (beta, gamma, self.rate * beta.min(gamma * b / n))
+        let eta = self.rate * beta.min(gamma * b / n);
+        (if self.is_plain { 1.0 } else { beta }, gamma, eta)
     }
 
     /// Trains `problem` by the gradients of `kind` and looks at it `looks` times and at the end.
@@ -125,7 +137,8 @@ impl Descent {
     fn look(&self, problem: &LinearProblem, step: usize) -> Point {
         let [(objective, first), (_, second)] =
             [Version::V1, Version::V2].map(|version| problem.exact(self.temperature, version));
-        Point { step, objective, gradient_v1: square(&first), gradient_v2: square(&second) }
+        let least_norm = problem.least_norm();
+        Point { step, objective, gradient_v1: square(&first), gradient_v2: square(&second), least_norm }
     }
 }
 
@@ -162,15 +175,16 @@ mod tests {
 
     #[test]
     fn step_sizes_are_the_remarks() {
-        let descent = Descent { batch: 16, steps: 1600, rate: 2.0, temperature: 0.1, seed: 0 };
+        let descent = Descent { batch: 16, steps: 1600, rate: 2.0, temperature: 0.1, is_plain: false, seed: 0 };
         let (beta, gamma, eta) = descent.step_sizes(64);
         assert!((beta - 0.1).abs() < 1e-12 && (gamma - 0.2).abs() < 1e-12);
         assert!((eta - 2.0 * 0.05).abs() < 1e-12, "γB/n is smaller than β");
+        assert_eq!(Descent { is_plain: true, ..descent }.step_sizes(64), (1.0, gamma, eta), "update (7)");
     }
 
     #[test]
     fn a_level_is_reached_where_the_curve_drops() {
-        let point = |step, gradient_v2| Point { step, objective: 0.0, gradient_v1: 0.0, gradient_v2 };
+        let point = |step, gradient_v2| Point { step, objective: 0.0, gradient_v1: 0.0, gradient_v2, least_norm: 1.0 };
         let points: Vec<Point> = (0..100).map(|look| point(10 * look, if look < 7 { 4.0 } else { 0.3 })).collect();
         assert_eq!(first_below(&points, 0.4), Some(70));
         assert_eq!(first_below(&points, 0.1), None);
@@ -211,10 +225,20 @@ mod tests {
         }
     }
 
-    /// Theorem 1 against Theorem 4: eq. (6) comes to rest away from a stationary point, SogCLR nearer to it.
+    #[test]
+    fn the_least_norm_is_that_of_the_shortest_embedding() {
+        let mut problem = problem();
+        problem.weights = Array2::eye(4);
+        let length = |row: usize| problem.features.row(row).iter().map(|v| v * v).sum::<f64>().sqrt();
+        let shortest = (0..32).map(length).fold(f64::INFINITY, f64::min);
+        // Four directions of variance 1.
+        assert!((problem.least_norm() - shortest / 2.0).abs() < 1e-9);
+    }
+
+    /// Theorem 1 against Theorem 3: eq. (6) comes to rest away from a stationary point, SogCLR nearer to it.
     #[test]
     fn memory_comes_nearer_to_a_stationary_point() {
-        let descent = Descent { batch: 2, steps: 20_000, rate: 4.0, temperature: 0.5, seed: 1 };
+        let descent = Descent { batch: 2, steps: 20_000, rate: 4.0, temperature: 0.5, is_plain: false, seed: 1 };
         let end = |kind: EstimatorKind| {
             let points = descent.run(&mut problem(), kind, 40).unwrap();
             let tail = &points[points.len() - 10..];
