@@ -4,7 +4,7 @@
 
 use burn::module::{Module, Param};
 use burn::tensor::{Device, Tensor, TensorData, activation::relu};
-use sogclr::loss::{EmbeddingSets, Gamma, Loss, LossInput, SetName, SogClr, Variant};
+use sogclr::loss::{EmbeddingSets, Gamma, Loss, LossInput, SetName, SogClr};
 use sogclr::optim::{NamedGrads, Optimizer, Sgd, pull_back};
 use sogclr::params::{initialise, to_matrix};
 use sogclr::state::SampleState;
@@ -37,9 +37,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let device = Device::flex().autodiff();
     let zeros = |rows, columns| Param::from_tensor(Tensor::zeros([rows, columns], &device));
     let mut model = initialise(Mlp { first: zeros(10, 32), second: zeros(32, 8) }, 0);
-    let gamma = Gamma::Constant { value: 0.8 };
-    let loss =
-        SogClr { temperature: 0.2, gamma, variant: Variant::Default, epsilon: 0.0, by_label: false, individual: None };
+    let loss = SogClr::new(0.2, Gamma::Constant { value: 0.8 });
     let mut state = SampleState::new(SAMPLES, loss.columns()); // u of every sample
     let mut optimizer = Optimizer::new(Sgd { momentum: 0.9, nesterov: false, weight_decay: 0.0 }.into());
     for step in 0..200 {

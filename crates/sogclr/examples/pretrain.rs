@@ -26,6 +26,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             gamma: Gamma::Constant { value: 0.8 },
             variant: Variant::Default,
             epsilon: 0.0,
+            repulsion: 1.0,
             by_label: false,
         });
     // Everything that is not set has a default that fits the data.

@@ -17,7 +17,8 @@ use serde::{Deserialize, Serialize};
 pub struct HeadConfig {
     /// Number of linear layers: 2, 3 or 4.
     pub layers: usize,
-    /// Width of the hidden layers: the released program's 2048 for ResNet-50; 128 is the paper's text.
+    /// Width of the hidden layers: by default that of the features, as in the released program (2048 for ResNet-50, 8192 for 4×);
+    /// 128 is the paper's text.
     pub hidden: usize,
     /// Dimension of the embedding that the loss contrasts.
     pub output: usize,
@@ -40,7 +41,7 @@ fn is_yes(value: &bool) -> bool {
 impl HeadConfig {
     /// Two layers, the hidden one as wide as the features.
     pub fn for_features(features: usize) -> Self {
-        Self { layers: 2, hidden: features.clamp(128, 2048), output: 128, norm: true, norm_output: true }
+        Self { layers: 2, hidden: features.max(128), output: 128, norm: true, norm_output: true }
     }
 
     /// Refuses impossible values.
@@ -180,9 +181,9 @@ mod tests {
     }
 
     #[test]
-    fn the_hidden_layer_is_as_wide_as_the_features_within_bounds() {
+    fn the_hidden_layer_is_as_wide_as_the_features_from_128() {
         let hidden = [16, 128, 512, 2048, 8192].map(|features| HeadConfig::for_features(features).hidden);
-        assert_eq!(hidden, [128, 128, 512, 2048, 2048]);
+        assert_eq!(hidden, [128, 128, 512, 2048, 8192]);
     }
 
     #[test]

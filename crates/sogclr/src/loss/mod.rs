@@ -223,13 +223,11 @@ impl LossOutput {
 /// A loss: a pure function of embeddings, ids and state.
 ///
 /// ```
-/// use sogclr::loss::{EmbeddingSets, Gamma, Loss, LossInput, SetName, SogClr, Variant};
+/// use sogclr::loss::{EmbeddingSets, Gamma, Loss, LossInput, SetName, SogClr};
 /// use sogclr::ndarray::array;
 /// use sogclr::state::{LOG_U, SampleState};
 ///
-/// let gamma = Gamma::Constant { value: 0.8 };
-/// let loss =
-///     SogClr { temperature: 0.1, gamma, variant: Variant::Default, epsilon: 0.0, by_label: false, individual: None };
+/// let loss = SogClr::new(0.1, Gamma::Constant { value: 0.8 });
 /// // Two views of the samples 7 and 2 of ten, as a network gave them.
 /// let sets = EmbeddingSets::new(vec![
 ///     (SetName::View(0), array![[1.0, 0.2], [-0.3, 2.0]]),

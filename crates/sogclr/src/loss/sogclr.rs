@@ -111,6 +111,8 @@ pub struct SogClr {
     pub variant: Variant,
     /// ε₀ = ε′/|S_i| added to u in the weight (below eq. 10); 0 leaves it out.
     pub epsilon: f64,
+    /// Multiplies the push from the negatives; 1 is eq. (10), 1/κ what a divisor κ times too large does.
+    pub repulsion: f64,
     /// Positives are all views of the anchor's label, negatives those of other labels.
     pub by_label: bool,
     /// iSogCLR: every sample learns a temperature of its own, from `temperature`.
@@ -157,6 +159,12 @@ struct Normalisers {
 }
 
 impl SogClr {
+    /// The recommended reading, with one temperature for all and without labels.
+    pub fn new(temperature: f64, gamma: Gamma) -> Self {
+        let variant = Variant::Default;
+        Self { temperature, gamma, variant, epsilon: 0.0, repulsion: 1.0, by_label: false, individual: None }
+    }
+
     /// τ_i of each sample of the batch.
     fn temperatures(&self, input: &LossInput) -> Vec<f64> {
         let own = |&id: &usize| match self.individual {
@@ -223,6 +231,8 @@ impl SogClr {
             let log_epsilon = self.epsilon.ln();
             out.anchors.iter_mut().for_each(|log_u| *log_u = log_add_exp(*log_u, log_epsilon));
         }
+        let log_repulsion = self.repulsion.ln();
+        out.anchors.iter_mut().for_each(|log_u| *log_u -= log_repulsion);
         out
     }
 }
@@ -360,7 +370,7 @@ mod tests {
 
     fn loss(variant: Variant, gamma: f64) -> SogClr {
         let gamma = Gamma::Constant { value: gamma };
-        SogClr { temperature: TEMPERATURE, gamma, variant, epsilon: 0.0, by_label: false, individual: None }
+        SogClr { variant, ..SogClr::new(TEMPERATURE, gamma) }
     }
 
     /// `u` of the batch's two samples, where they were seen.

@@ -7,7 +7,7 @@
 
 use super::pairs::{PairAnchor, Pairs, Side};
 use super::sogclr::MAX_LOG_RATIO;
-use super::{Gamma, Individual, Loss, LossError, LossInput, LossOutput};
+use super::{Gamma, Individual, Loss, LossError, LossInput, LossOutput, Variant};
 use crate::math::{log_add_exp, log_mix};
 use crate::state::{LOG_U, LOG_U_TEXT, StateUpdate, TAU, TAU_GRAD, TAU_GRAD_TEXT, TAU_TEXT};
 use schemars::JsonSchema;
@@ -58,6 +58,9 @@ pub struct TwoWay {
     pub learned: PairTemperature,
     /// γ, the weight of the new estimate in u^I and u^T.
     pub gamma: Gamma,
+    /// Which u weighs the gradient. An image and its text have one view each, so `Tf` has no sum to store: it is `Default`
+    /// with u₀ = 0.
+    pub variant: Variant,
     /// Sum over the matched pair as well, as the paper prints the objective.
     pub include_positive: bool,
 }
@@ -72,13 +75,15 @@ struct Half {
     pushed: Vec<f64>,
     /// ln u after this step
     log_u: Vec<f64>,
+    /// ln of the u that weighs this step
+    log_used: Vec<f64>,
 }
 
 impl Half {
     /// ln of u_i as it divides anchor i's push.
     fn log_divisor(&self, i: usize) -> f64 {
-        // Deviation: a stale u far below ĝ (adaptive γ near 0) would overflow f32; its weights are capped.
-        self.log_u[i].max(self.log_g[i] - MAX_LOG_RATIO)
+        // Deviation: a stale u far below ĝ (`algorithm1`, adaptive γ near 0) would overflow f32; its weights are capped.
+        self.log_used[i].max(self.log_g[i] - MAX_LOG_RATIO)
     }
 
     /// ĝ/u, how much anchor i's push counts.
@@ -88,7 +93,7 @@ impl Half {
 
     /// ∂F/∂τ_i = ln u_i + ρ − ĝ/u·Σ_j softmax_j·s_j/τ_i
     fn tau_gradient(&self, i: usize, rho: f64) -> f64 {
-        self.log_u[i] + rho - self.weight(i) * self.pushed[i] / self.tau[i]
+        self.log_used[i] + rho - self.weight(i) * self.pushed[i] / self.tau[i]
     }
 }
 
@@ -101,6 +106,12 @@ fn columns(side: Side) -> [&'static str; 3] {
 }
 
 impl TwoWay {
+    /// The recommended reading, with one fixed temperature and without the matched pair.
+    pub fn new(temperature: f64, gamma: Gamma) -> Self {
+        let (learned, variant) = (PairTemperature::Fixed, Variant::Default);
+        Self { temperature, learned, gamma, variant, include_positive: false }
+    }
+
     fn half(&self, pairs: &Pairs, side: Side, input: &LossInput) -> Half {
         let [log_u_name, tau_name, _] = columns(side);
         let own_tau = |&id: &usize| match self.learned {
@@ -120,13 +131,25 @@ impl TwoWay {
         let (log_sums, pushed): (Vec<f64>, Vec<f64>) = anchors.iter().zip(&tau).map(summed).unzip();
         let log_g: Vec<f64> = log_sums.iter().map(|log_sum| log_sum - self.log_count(pairs)).collect();
         let positive: Vec<f64> = anchors.iter().map(|a| a.positive).collect();
+        let before: Vec<Option<f64>> = input.ids.iter().map(|&id| input.state.seen(log_u_name, id)).collect();
+        let forgets_all = self.variant == Variant::Released && before.iter().all(Option::is_none);
         // u_i ← (1−γ)u_i + γĝ_i; an unseen sample's u is its ĝ
-        let update = |(i, &id): (usize, &usize)| match input.state.seen(log_u_name, id) {
-            Some(old) => log_mix(old, log_g[i], self.gamma.at(input.at.epoch, old - positive[i] / tau[i])),
-            None => log_g[i],
+        let update = |(i, before): (usize, &Option<f64>)| {
+            let (logit, log_g) = (positive[i] / tau[i], log_g[i]);
+            let gamma = |log_u: f64| self.gamma.at(input.at.epoch, log_u - logit);
+            match (self.variant, before) {
+                (_, &Some(old)) => log_mix(old, log_g, gamma(old)),
+                (Variant::Released | Variant::Tf, None) if !forgets_all => gamma(log_g).ln() + log_g, // u₀ = 0
+                _ => log_g,
+            }
         };
-        let log_u = input.ids.iter().enumerate().map(update).collect();
-        Half { tau, positive, log_g, pushed, log_u }
+        let log_u: Vec<f64> = before.iter().enumerate().map(update).collect();
+        let log_used = match self.variant {
+            // Deviation: an unseen sample uses its own ĝ, as u₀ = 0 would make its weight infinite.
+            Variant::Algorithm1 => before.iter().zip(&log_g).map(|(before, log_g)| before.unwrap_or(*log_g)).collect(),
+            Variant::Default | Variant::Released | Variant::Tf => log_u.clone(),
+        };
+        Half { tau, positive, log_g, pushed, log_u, log_used }
     }
 
     /// ln n
@@ -215,7 +238,7 @@ mod tests {
     const GAMMA: Gamma = Gamma::Constant { value: 0.25 };
 
     fn loss(temperature: f64) -> TwoWay {
-        TwoWay { temperature, learned: PairTemperature::Fixed, gamma: GAMMA, include_positive: false }
+        TwoWay::new(temperature, GAMMA)
     }
 
     /// Two pairs with s = [[0.6, 0.28], [0.8, 0.96]], images in rows, and u of sample 3 where it was seen.

@@ -41,7 +41,7 @@ const LOWEST: f64 = 0.01;
 
 impl FastclipConfig {
     fn two_way(&self) -> TwoWay {
-        TwoWay { temperature: self.temperature, learned: self.learned, gamma: self.gamma, include_positive: false }
+        TwoWay { learned: self.learned, ..TwoWay::new(self.temperature, self.gamma) }
     }
 }
 

@@ -15,7 +15,7 @@
 
 use super::{Registered, Setting, Spec, check_temperature};
 use crate::check::Problem;
-use crate::loss::{Gamma, Individual, Loss, SogClr, Variant};
+use crate::loss::{Gamma, Individual, Loss, SogClr};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -52,13 +52,6 @@ impl Spec for IsogclrConfig {
     }
 
     fn loss(&self) -> Box<dyn Loss> {
-        Box::new(SogClr {
-            temperature: self.temperature,
-            gamma: self.gamma,
-            variant: Variant::Default,
-            epsilon: 0.0,
-            by_label: false,
-            individual: Some(self.individual),
-        })
+        Box::new(SogClr { individual: Some(self.individual), ..SogClr::new(self.temperature, self.gamma) })
     }
 }

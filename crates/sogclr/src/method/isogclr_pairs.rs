@@ -55,11 +55,7 @@ impl Spec for IsogclrPairsConfig {
     }
 
     fn loss(&self) -> Box<dyn Loss> {
-        Box::new(TwoWay {
-            temperature: self.temperature,
-            learned: PairTemperature::Individual(self.individual),
-            gamma: self.gamma,
-            include_positive: false,
-        })
+        let learned = PairTemperature::Individual(self.individual);
+        Box::new(TwoWay { learned, ..TwoWay::new(self.temperature, self.gamma) })
     }
 }

@@ -147,12 +147,8 @@ mod tests {
 
     #[test]
     fn the_global_temperature_moves_with_a_fifth_of_the_rate_down_to_its_minimum() {
-        let two_way = TwoWay {
-            temperature: 0.07,
-            learned: PairTemperature::Global { rho: 6.5 },
-            gamma: Gamma::Constant { value: 0.8 },
-            include_positive: false,
-        };
+        let learned_tau = PairTemperature::Global { rho: 6.5 };
+        let two_way = TwoWay { learned: learned_tau, ..TwoWay::new(0.07, Gamma::Constant { value: 0.8 }) };
         let mut fastclip = learned(two_way.clone());
         descend(&mut fastclip, GLOBAL_TAU, 0.5, 0.1);
         // τ ← 0.07 − 0.1/5·0.5

@@ -11,11 +11,12 @@
 //! variant = "algorithm1"   U_a = u_i as it was, on i's first visit ½(ĝ_a + ĝ_a′); u_i ← (1−γ)u_i + γ·½(ĝ_a + ĝ_a′)
 //! variant = "released"     an unseen u_i is 0; γ = 1 while the whole batch is unseen
 //! variant = "tf"           an unseen u_i is 0; u_i ← U_a + U_a′
+//! repulsion                ρ in place of 1 before Σ_{b∈B_a} in L
 //! by_label                 s⁺_a is the mean over the other views of a's class, B_a are the views of other classes
 //! ```
 
 use super::{Registered, Setting, Spec, check_temperature};
-use crate::check::Problem;
+use crate::check::{Problem, require};
 use crate::loss::{Gamma, Loss, SogClr, Variant};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -32,8 +33,20 @@ pub struct SogclrConfig {
     pub variant: Variant,
     /// ε₀ added to u in the weight; 0 leaves it out.
     pub epsilon: f64,
+    /// Multiplies the push from the negatives; 1 is the paper's.
+    #[serde(default = "whole", skip_serializing_if = "is_whole")]
+    pub repulsion: f64,
     /// Use labels: positives are all images of a class, negatives those of other classes.
     pub by_label: bool,
+}
+
+fn whole() -> f64 {
+    1.0
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde wants it so")]
+fn is_whole(share: &f64) -> bool {
+    *share == 1.0
 }
 
 impl Registered for SogclrConfig {
@@ -45,6 +58,7 @@ impl Registered for SogclrConfig {
             gamma: Gamma::Constant { value: 0.8 },
             variant: Variant::Default,
             epsilon: 0.0,
+            repulsion: 1.0,
             by_label: false,
         }
     }
@@ -66,7 +80,9 @@ impl Spec for SogclrConfig {
         if !(self.epsilon >= 0.0 && self.epsilon.is_finite()) {
             return Err(Problem::new("method.epsilon", format!("is {}; it must be 0 or more", self.epsilon)));
         }
-        Ok(())
+        require(self.repulsion > 0.0 && self.repulsion.is_finite(), "method.repulsion", || {
+            format!("is {}; it must be positive (1 is the paper's)", self.repulsion)
+        })
     }
 
     fn needs_labels(&self) -> bool {
@@ -79,6 +95,7 @@ impl Spec for SogclrConfig {
             gamma: self.gamma,
             variant: self.variant,
             epsilon: self.epsilon,
+            repulsion: self.repulsion,
             by_label: self.by_label,
             individual: None,
         })

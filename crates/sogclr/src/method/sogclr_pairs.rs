@@ -6,14 +6,17 @@
 //! u^I_i ← (1−γ)u^I_i + γĝ^I_i, on i's first visit ĝ^I_i   as eq. (9), u^T_i likewise; no gradient
 //! L = 1/(2B) Σᵢ [−2s_ii + Σⱼ≠ᵢ sg(exp(s_ij/τ)/((B−1)·u^I_i))·s_ij + Σⱼ≠ᵢ sg(exp(s_ji/τ)/((B−1)·u^T_i))·s_ji]
 //! update both encoders by ∇L                              the new u^I and u^T are kept, as ln u
-//! include_positive: all j and B in place of j ≠ i and B − 1
+//!
+//! variant = "algorithm1"   u^I_i and u^T_i as they were weigh L, as the paper prints it; on i's first visit ĝ
+//! variant = "released"     an unseen u is 0; γ = 1 while the whole batch is unseen
+//! include_positive         all j and B in place of j ≠ i and B − 1
 //! ```
 
 use super::pairs::TEMPERATURE;
 use super::{Registered, Setting, Spec, check_temperature};
-use crate::check::Problem;
+use crate::check::{Problem, require};
 use crate::data::Modality;
-use crate::loss::{Gamma, Loss, PairTemperature, TwoWay};
+use crate::loss::{Gamma, Loss, TwoWay, Variant};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -25,19 +28,31 @@ pub struct SogclrPairsConfig {
     pub temperature: f64,
     /// γ, the weight of the new estimate in u^I and u^T.
     pub gamma: Gamma,
+    /// Which u weighs the gradient; `tf` is a program of images alone.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub variant: Variant,
     /// Sum over the matched pair as well, as the paper prints the objective.
     pub include_positive: bool,
 }
 
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde wants it so")]
+fn is_default(variant: &Variant) -> bool {
+    *variant == Variant::Default
+}
+
 impl Registered for SogclrPairsConfig {
     fn defaults(_: &Setting) -> Self {
-        Self { temperature: TEMPERATURE, gamma: Gamma::Constant { value: 0.8 }, include_positive: false }
+        let gamma = Gamma::Constant { value: 0.8 };
+        Self { temperature: TEMPERATURE, gamma, variant: Variant::Default, include_positive: false }
     }
 }
 
 impl Spec for SogclrPairsConfig {
     fn check(&self) -> Result<(), Problem> {
         check_temperature(self.temperature)?;
+        require(self.variant != Variant::Tf, "method.variant", || {
+            "is tf, which stores the sum over two views of an image; a pair has one of each: use released".into()
+        })?;
         self.gamma.check().map(|_| ())
     }
 
@@ -50,11 +65,7 @@ impl Spec for SogclrPairsConfig {
     }
 
     fn loss(&self) -> Box<dyn Loss> {
-        Box::new(TwoWay {
-            temperature: self.temperature,
-            learned: PairTemperature::Fixed,
-            gamma: self.gamma,
-            include_positive: self.include_positive,
-        })
+        let (variant, include_positive) = (self.variant, self.include_positive);
+        Box::new(TwoWay { variant, include_positive, ..TwoWay::new(self.temperature, self.gamma) })
     }
 }

@@ -79,7 +79,7 @@ fn losses_gradients_and_state_follow_pytorch() {
                 "flatnce" => Box::new(FlatNce { temperature }),
                 "debiased" => Box::new(Debiased { temperature, prior: number("prior") }),
                 "supcon" => Box::new(SupCon { temperature }),
-                _ => Box::new(SogClr { temperature, gamma, variant, epsilon, by_label, individual }),
+                _ => Box::new(SogClr { variant, epsilon, by_label, individual, ..SogClr::new(temperature, gamma) }),
             };
             // exp(s/τ) magnifies the f32 rounding of s by 1/τ.
             let tolerance = 1e-6 / temperature;
@@ -225,14 +225,7 @@ fn multi_crop_follows_pytorch() {
     let ids: Vec<usize> = golden.get("multicrop.ids").iter().map(|&id| id as usize).collect();
     let before: Vec<f32> = golden.get("multicrop.log_u_before").iter().map(|&v| v as f32).collect();
     let mut state = SampleState::from_columns(before.len(), [(LOG_U.to_owned(), before)].into());
-    let loss = SogClr {
-        temperature: 0.1,
-        gamma: Gamma::Constant { value: 0.9 },
-        variant: Variant::Default,
-        epsilon: 0.0,
-        by_label: false,
-        individual: None,
-    };
+    let loss = SogClr::new(0.1, Gamma::Constant { value: 0.9 });
     let (out, grads) = evaluate(&loss, &raw, &ids, &state, 2);
     assert!((out.loss - golden.get("multicrop.loss")[[0]]).abs() < 1e-5);
     let want = golden.get("multicrop.grad");
@@ -253,14 +246,7 @@ fn without_memory_the_gradient_is_tau_times_dcl() {
     let (golden, info) = (Golden::open("losses.safetensors"), json("losses.json"));
     for (c, config) in info["configs"].as_array().unwrap().iter().enumerate() {
         let temperature = config["tau"].as_f64().unwrap();
-        let loss = SogClr {
-            temperature,
-            gamma: Gamma::Constant { value: 1.0 },
-            variant: Variant::Default,
-            epsilon: 0.0,
-            by_label: false,
-            individual: None,
-        };
+        let loss = SogClr::new(temperature, Gamma::Constant { value: 1.0 });
         let t = 5;
         let step = |name: &str| {
             golden.get(name).index_axis(Axis(0), t).into_dimensionality::<Ix2>().unwrap().mapv(|v| v as f32)

@@ -17,14 +17,7 @@ pub fn embeddings(seed: u64, batch: usize, dim: usize) -> Vec<Matrix> {
 }
 
 pub fn sogclr(temperature: f64, gamma: f64) -> SogClr {
-    SogClr {
-        temperature,
-        gamma: Gamma::Constant { value: gamma },
-        variant: Variant::Default,
-        epsilon: 0.0,
-        by_label: false,
-        individual: None,
-    }
+    SogClr::new(temperature, Gamma::Constant { value: gamma })
 }
 
 fn unit(rows: &Matrix) -> Vec<Vec<f64>> {
@@ -99,6 +92,39 @@ fn sogclr_equals_the_f64_loop() {
     assert!((out.objective.unwrap() - objective).abs() < 1e-6);
     for (ours, want) in out.update.columns[0].1.iter().zip(log_u) {
         assert!((f64::from(*ours) - want).abs() < 1e-5);
+    }
+}
+
+/// The TensorFlow program stores u₁ + u₂: S = 2(1−γ)S + γ(ĝ + ĝ′) settles at S/2 = κ·½(ĝ + ĝ′), κ = γ/(2γ−1). With equal
+/// views its divisor is κĝ, and it pushes as no memory does with a repulsion of 1/κ.
+#[test]
+fn the_tf_divisor_settles_at_kappa_times_the_estimate() {
+    let (tau, batch) = (0.3, 4);
+    let ids: Vec<usize> = (0..batch).collect();
+    for (gamma, kappa) in [(0.6, 3.0), (0.7, 1.75), (0.8, 4.0 / 3.0), (0.9, 1.125), (0.99, 0.99 / 0.98)] {
+        let tf = SogClr { variant: Variant::Tf, ..sogclr(tau, gamma) };
+        for raw in [embeddings(5, batch, 6), vec![embeddings(5, batch, 6).remove(0); 2]] {
+            let all = Loop::new(&raw);
+            let mut state = SampleState::new(batch, &[LOG_U]);
+            let mut grads = Vec::new();
+            for _ in 0..200 {
+                let (out, found) = evaluate(&tf, &raw, &ids, &state, 2);
+                state.commit(out.update);
+                grads = found;
+            }
+            for i in 0..batch {
+                let mean = 0.5 * (all.g(i, tau) + all.g(i + batch, tau));
+                let settled = 0.5 * state.seen(LOG_U, i).unwrap().exp();
+                assert!((settled / mean - kappa).abs() < 1e-4 * kappa, "γ = {gamma}: {} of ĝ", settled / mean);
+            }
+            if raw[0] == raw[1] {
+                let control = SogClr { repulsion: 1.0 / kappa, ..sogclr(tau, 1.0) };
+                let (_, want) = evaluate(&control, &raw, &ids, &state, 2);
+                for (ours, want) in grads.iter().flatten().zip(want.iter().flatten()) {
+                    assert!((ours - want).abs() < 1e-5, "γ = {gamma}: {ours} and {want}");
+                }
+            }
+        }
     }
 }
 

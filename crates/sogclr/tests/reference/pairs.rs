@@ -1,10 +1,12 @@
 //! Losses of image–text pairs over ten steps of state against PyTorch, plain f64 loops and finite differences.
 
+// Long: one loop for each loss, each variant and each kind of temperature.
+
 use crate::files::{Golden, json};
 use ndarray::{Axis, Ix2};
 use sogclr::loss::{
     Clip, EmbeddingSets, Gamma, Individual, Loss, LossInput, LossOutput, PairTemperature, Progress, SetName, SigLip,
-    TwoWay,
+    TwoWay, Variant,
 };
 use sogclr::math::{Matrix, SampleRng};
 use sogclr::state::{LOG_U, LOG_U_TEXT, SampleState, StateUpdate, TAU, TAU_GRAD, TAU_GRAD_TEXT, TAU_TEXT};
@@ -34,7 +36,7 @@ fn evaluate_in(
 }
 
 fn two_way(temperature: f64, gamma: f64, learned: PairTemperature, include_positive: bool) -> TwoWay {
-    TwoWay { temperature, learned, gamma: Gamma::Constant { value: gamma }, include_positive }
+    TwoWay { learned, include_positive, ..TwoWay::new(temperature, Gamma::Constant { value: gamma }) }
 }
 
 fn assert_close(what: &str, ours: f64, want: f64, tolerance: f64) {
@@ -291,6 +293,59 @@ fn the_two_way_gradient_is_the_finite_difference_of_its_surrogate() {
     }
 }
 
+/// Two steps of every variant in plain f64: which u weighs, and what is kept. Samples 0 and 2 have been seen before the first.
+#[test]
+fn the_two_way_variants_follow_a_plain_loop() {
+    let (tau, gamma) = (0.3, 0.6);
+    for variant in [Variant::Default, Variant::Algorithm1, Variant::Released] {
+        for mut state in [seen_before(), SampleState::new(4, &COLUMNS.concat())] {
+            let loss = TwoWay { variant, ..two_way(tau, gamma, PairTemperature::Fixed, false) };
+            let mut kept =
+                COLUMNS.map(|[log_u, ..]| (0..4).map(|id| state.seen(log_u, id).map(f64::exp)).collect::<Vec<_>>());
+            for step in 0..2 {
+                let (raw, ids) = (random(3 + step, 3, 5), [[3, 0, 1], [2, 3, 0]][step as usize]);
+                let s = similarities(&raw);
+                let mut want = (0..3).map(|i| -2.0 * s[i][i]).sum::<f64>();
+                let (mut weights, mut next) = (vec![vec![vec![0.0; 3]; 3]; 2], kept.clone());
+                for side in 0..2 {
+                    let is_fresh = ids.iter().all(|&id| kept[side][id].is_none());
+                    for (i, &id) in ids.iter().enumerate() {
+                        let (g, pushed) = seen_by(&s, side, i, tau, false);
+                        let old = kept[side][id];
+                        let mixed = |old: f64| (1.0 - gamma) * old + gamma * g;
+                        let (new, used) = match variant {
+                            Variant::Algorithm1 => (mixed(old.unwrap_or(g)), old.unwrap_or(g)),
+                            Variant::Released if is_fresh => (g, g),
+                            Variant::Released => (mixed(old.unwrap_or(0.0)), mixed(old.unwrap_or(0.0))),
+                            _ => (mixed(old.unwrap_or(g)), mixed(old.unwrap_or(g))),
+                        };
+                        next[side][id] = Some(new);
+                        want += pushed / used;
+                        for j in (0..3).filter(|&j| j != i) {
+                            let s = if side == 0 { s[i][j] } else { s[j][i] };
+                            weights[side][i][j] = (s / tau).exp() / (2.0 * used);
+                        }
+                    }
+                }
+                let (out, grads) = evaluate(&loss, &raw, &ids, &state);
+                assert_close(&format!("{variant:?}, step {step}: loss"), out.loss, want / 6.0, 5e-6);
+                assert_finite_difference(&raw, &grads, |raw: &[Matrix; 2]| {
+                    let s = similarities(raw);
+                    let push = |i: usize, j: usize| weights[0][i][j] * s[i][j] + weights[1][i][j] * s[j][i];
+                    (0..3).map(|i| -2.0 * s[i][i] + (0..3).map(|j| push(i, j)).sum::<f64>()).sum::<f64>() / 6.0
+                });
+                state.commit(out.update);
+                kept = next;
+                for (side, [log_u, ..]) in COLUMNS.into_iter().enumerate() {
+                    for &id in &ids {
+                        assert_close("ln u", state.seen(log_u, id).unwrap(), kept[side][id].unwrap().ln(), 1e-5);
+                    }
+                }
+            }
+        }
+    }
+}
+
 /// On a first visit u = ĝ, and the objective of a temperature is τ(ln ĝ(τ) + ρ).
 #[test]
 fn the_gradient_of_a_temperature_is_a_finite_difference() {
@@ -380,8 +435,7 @@ fn temperatures_with_memory_follow_a_plain_loop() {
 fn assert_mixed(gamma: Gamma, epoch: usize, gamma_of: impl Fn(f64, f64) -> f64) {
     let (raw, ids, mut state) = (random(6, 4, 5), [3, 0, 2, 1], seen_before());
     let old = state.clone();
-    let loss =
-        TwoWay { temperature: 0.3, learned: PairTemperature::Individual(INDIVIDUAL), gamma, include_positive: false };
+    let loss = TwoWay { learned: PairTemperature::Individual(INDIVIDUAL), ..TwoWay::new(0.3, gamma) };
     let (out, _) = evaluate_in(epoch, &loss, &raw, &ids, &state);
     state.commit(out.update);
     let s = similarities(&raw);
