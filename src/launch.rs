@@ -12,6 +12,19 @@ pub fn stopped() -> CliError {
     CliError::Stopped("stopped; run the same command again to continue".into())
 }
 
+/// This process among those that mpirun, srun or another launcher started together: its number and how many there are.
+pub fn rank_and_size() -> (usize, usize) {
+    const LAUNCHERS: [[&str; 2]; 3] = [
+        ["OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"],
+        ["PMI_RANK", "PMI_SIZE"],
+        // Set by srun alone: a batch script that starts one process has other variables, too.
+        ["SLURM_PROCID", "SLURM_STEP_NUM_TASKS"],
+    ];
+    let number = |name: &str| std::env::var(name).ok()?.parse::<usize>().ok();
+    let found = LAUNCHERS.iter().find_map(|[rank, size]| Some((number(rank)?, number(size)?)));
+    found.filter(|(rank, size)| rank < size).unwrap_or((0, 1))
+}
+
 /// Trains what is not trained yet; `stop` ends it after a checkpoint.
 pub fn train(cell: &Cell, stop: &AtomicBool) -> Result<Trained, CliError> {
     if stop.load(Ordering::Relaxed) {

@@ -33,9 +33,16 @@ pub struct RunOptions {
     /// Leave out images and captions that cannot be used; RUN/problems.txt names them
     #[arg(long)]
     pub skip_bad: bool,
-    /// Side of the crops in pixels; follows the images unless given
+    /// Side of the crops in pixels, unless --views says otherwise, and of images at evaluation; follows the images unless
+    /// given
     #[arg(long, value_name = "PIXELS")]
     pub image_size: Option<usize>,
+    /// Side of images at evaluation, in `embed` and in load.py, where it is not that of the crops
+    ///
+    /// The images' own, 224 for large ones, unless given: an encoder trained on the small crops of --views is used on
+    /// whole images.
+    #[arg(long, value_name = "PIXELS")]
+    pub eval_size: Option<usize>,
     /// Crops of each image, large ones first: 2x224, or 4x160+2x96 for multi-crop
     #[arg(long, value_name = "CROPS")]
     pub views: Option<String>,
@@ -92,6 +99,7 @@ pub const FLAGS: &[(&str, &str)] = &[
     ("data.limit", "--limit"),
     ("data.skip_bad", "--skip-bad"),
     ("data.image_size", "--image-size"),
+    ("data.eval_size", "--eval-size"),
     ("augment.views", "--views"),
     ("method.kind", "--method"),
     ("encoder.name", "--encoder"),
@@ -129,6 +137,7 @@ impl RunOptions {
             ("data.limit", number(self.limit)),
             ("data.skip_bad", self.skip_bad.then_some(toml::Value::Boolean(true))),
             ("data.image_size", number(self.image_size)),
+            ("data.eval_size", number(self.eval_size)),
             ("augment.views", word(&self.views)),
             ("encoder.name", word(&self.encoder)),
             ("train.batch", number(self.batch)),

@@ -8,11 +8,11 @@ use crate::output::{note, say};
 use clap::Args;
 use serde_json::json;
 use sogclr::config::RunConfig;
-use sogclr::data::Modality;
 use sogclr::eval::labelled_splits;
 use sogclr::race::{Cell, Trained};
 use sogclr::report::{Contender, comparison_csv, comparison_markdown};
 use sogclr::storage::write_atomic;
+use sogclr::study::Measure;
 use sogclr::trained::held_out_pairs;
 use std::convert::Infallible;
 use std::path::PathBuf;
@@ -137,7 +137,7 @@ impl Compare {
                     Some(_) => drop(held_out_pairs(data)?),
                     None => drop(labelled_splits(&data)?),
                 }
-                let cell = Cell { folder: self.out.join(format!("{method}-seed{seed}")), config };
+                let cell = Cell::new(self.out.join(format!("{method}-seed{seed}")), config);
                 cell.check(images)?;
                 cells.push(cell);
             }
@@ -158,7 +158,7 @@ impl Compare {
         });
         let json = serde_json::to_string_pretty(&document).expect("plain data") + "\n";
         write_atomic(&self.out.join("compare.md"), (markdown(&rows, config) + "\n").as_bytes())?;
-        write_atomic(&self.out.join("compare.csv"), comparison_csv(&rows, modality(config)).as_bytes())?;
+        write_atomic(&self.out.join("compare.csv"), comparison_csv(&rows, Measure::of(config)).as_bytes())?;
         write_atomic(&self.out.join("compare.json"), json.as_bytes())?;
         Ok(())
     }
@@ -166,10 +166,6 @@ impl Compare {
 
 /// The table below what all its runs share.
 fn markdown(rows: &[Contender], config: &RunConfig) -> String {
-    let table = comparison_markdown(rows, modality(config));
+    let table = comparison_markdown(rows, Measure::of(config));
     format!("batch {}, {} epochs:\n\n{table}", config.train.batch, config.train.epochs)
-}
-
-fn modality(config: &RunConfig) -> Modality {
-    config.method.spec().modality()
 }

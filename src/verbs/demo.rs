@@ -60,7 +60,8 @@ impl Demo {
         }
         let (config, data) = RunConfig::open(&self.overrides("sogclr")?)?;
         let compute = open_device(config.train.device)?;
-        let untrained = FrozenEncoder::untrained(&config.model(), config.seed, &config.augment, compute);
+        let untrained =
+            FrozenEncoder::untrained(&config.model(), config.seed, &config.augment, config.eval_size(), compute);
         rows.push(row("untrained", &measured(&untrained, &data)?));
         say!(
             "\nFashion-MNIST subset, {} images, batch {}, {} epochs, seed {}, {:.0} s in all:\n",
@@ -85,7 +86,7 @@ impl Demo {
             let test = held_out_pairs(run.data()?)?;
             let encoders = run.pair_encoders(open_device(run.config.train.device)?)?;
             let result = retrieval(&encoders, &test)?;
-            Run::set_entry(&folder, "eval_retrieval", &result)?;
+            Run::set_entry(&folder, "demo", &result)?;
             rows.push(retrieval_cells(method, &result));
             budget = Some((run.config.train.batch, run.config.train.epochs, PairEncoders::chance(&test)));
         }

@@ -1,6 +1,6 @@
 //! `sogclr embed`: features of images, for the user's own tools.
 
-use super::eval::{readable_images, say_if_unfinished};
+use super::eval::{open_run, readable_images, say_if_unfinished};
 use crate::error::CliError;
 use crate::output::{note, refuse_existing_file, say};
 use crate::progress::Counter;
@@ -9,7 +9,6 @@ use sogclr::config::DeviceName;
 use sogclr::params::{HostTensor, NamedTensors};
 use sogclr::storage::{save_tensors, write_atomic};
 use sogclr::train::open_device;
-use sogclr::trained::TrainedRun;
 use std::path::PathBuf;
 
 /// Write the features of images: one row for each, before the head.
@@ -27,6 +26,9 @@ pub struct Embed {
     /// File for the features
     #[arg(long, value_name = "OUT")]
     out: PathBuf,
+    /// Side of the images in pixels; the run's own size of evaluation unless given
+    #[arg(long, value_name = "PIXELS")]
+    image_size: Option<usize>,
     /// cpu, cpu-exact, wgpu or cuda; the run's own unless given
     #[arg(long, value_name = "NAME")]
     device: Option<DeviceName>,
@@ -38,7 +40,7 @@ impl Embed {
         for file in [&self.out, &table] {
             refuse_existing_file(file, "--out")?;
         }
-        let run = TrainedRun::open(&self.run)?;
+        let run = open_run(&self.run, self.image_size)?;
         let encoder = run.encoder(open_device(self.device.unwrap_or(run.config.train.device))?)?;
         say_if_unfinished(&run);
         let (split, bad) = readable_images(&run, self.data.as_deref())?;

@@ -5,7 +5,7 @@ use crate::error::CliError;
 use crate::output::{note, say};
 use crate::progress::Counter;
 use clap::{Args, Subcommand, ValueEnum};
-use serde::Serialize;
+use serde_json::{Value, json};
 use sogclr::config::DeviceName;
 use sogclr::data::{DataConfig, Dataset, Manifest, Split};
 use sogclr::eval::{
@@ -14,7 +14,7 @@ use sogclr::eval::{
 };
 use sogclr::report::{accuracy_cell, table};
 use sogclr::train::{Run, open_device};
-use sogclr::trained::{TrainedRun, leave_out_bad_tests};
+use sogclr::trained::{EvaluationOf, TrainedRun, leave_out_bad_tests};
 use std::path::{Path, PathBuf};
 
 #[derive(Subcommand)]
@@ -43,18 +43,38 @@ pub struct Target {
     /// Leave out images that cannot be read
     #[arg(long)]
     pub skip_bad: bool,
+    /// Side of the images in pixels; the run's own size of evaluation unless given
+    #[arg(long, value_name = "PIXELS")]
+    image_size: Option<usize>,
     /// cpu, cpu-exact, wgpu or cuda; the run's own unless given
     #[arg(long, value_name = "NAME")]
     pub device: Option<DeviceName>,
 }
 
+/// The run in `folder`, evaluated at `size` pixels where that is given.
+pub fn open_run(folder: &Path, size: Option<usize>) -> Result<TrainedRun, CliError> {
+    let mut run = TrainedRun::open(folder)?;
+    if let Some(size) = size {
+        run.set_eval_size(size).map_err(|problem| CliError::Input(format!("--image-size {}", problem.text)))?;
+    }
+    Ok(run)
+}
+
 impl Target {
+    /// The run that was named, at the size that was given.
+    pub fn run(&self) -> Result<TrainedRun, CliError> {
+        open_run(&self.run, self.image_size)
+    }
+
     /// The run's own data, narrowed to its manifest, or the data that was named.
     pub fn open(&self, run: &mut TrainedRun) -> Result<Dataset, CliError> {
         let config = &mut run.config;
         let own = config.data.clone();
         config.data = match &self.data {
-            Some(path) => DataConfig { path: Some(path.clone()), skip_bad: own.skip_bad, ..Default::default() },
+            Some(path) => {
+                let DataConfig { skip_bad, eval_size, .. } = own;
+                DataConfig { path: Some(path.clone()), skip_bad, eval_size, ..Default::default() }
+            }
             None => own,
         };
         let given = &mut config.data;
@@ -85,25 +105,52 @@ enum Protocol {
 /// Train a linear classifier on the frozen features before the head.
 ///
 /// The encoder stays in inference mode, and its weights as they are. The untrained encoder is measured beside it. Results also
-/// go to RUN/summary.json.
+/// go to RUN/summary.json, each under its data, protocol and checkpoint; what stands there is not measured again. Features
+/// of images that are not augmented are kept in RUN/features (up to 4 GiB, safe to remove). The paper's protocol, stopped,
+/// goes on from its last epoch.
 #[derive(Args)]
+#[command(after_help = "Examples:\n  sogclr eval linear runs/photos labelled-photos/\n  \
+    sogclr eval linear runs/imagenet --protocol paper --no-untrained\n  \
+    sogclr eval linear runs/imagenet --all-checkpoints     # accuracy along training")]
 pub struct Linear {
     #[command(flatten)]
     target: Target,
+    #[command(flatten)]
+    which: Which,
     #[arg(long, value_enum, default_value = "fast")]
     protocol: Protocol,
     /// Epochs of the paper's protocol; 90 unless given
     #[arg(long, value_name = "E")]
     epochs: Option<usize>,
+    /// Images of a step of the paper's protocol; 4096 unless given
+    #[arg(long, value_name = "B")]
+    batch: Option<usize>,
+    /// Learning rate of the paper's protocol for 256 images, multiplied by B/256; 0.1 unless given
+    #[arg(long, value_name = "LR")]
+    lr: Option<f64>,
+}
+
+/// Which encoders of a run are measured.
+#[derive(Args, Clone, Copy)]
+struct Which {
+    /// Measure every checkpoint that the run has kept (pretrain --keep-every), not the newest alone
+    #[arg(long)]
+    all_checkpoints: bool,
+    /// Leave the untrained encoder out, which costs as much as the trained one
+    #[arg(long)]
+    no_untrained: bool,
 }
 
 /// Let the nearest training features vote, by cosine similarity.
 ///
-/// Needs no training. The untrained encoder is measured beside it. Results also go to RUN/summary.json.
+/// Needs no training. The untrained encoder is measured beside it. Results also go to RUN/summary.json, each under its data,
+/// k and checkpoint; features are kept in RUN/features (up to 4 GiB, safe to remove).
 #[derive(Args)]
 pub struct Knn {
     #[command(flatten)]
     target: Target,
+    #[command(flatten)]
+    which: Which,
     /// Neighbours that vote
     #[arg(short, long, default_value_t = NEIGHBOURS)]
     k: usize,
@@ -112,46 +159,64 @@ pub struct Knn {
 impl Eval {
     pub fn run(self) -> Result<(), CliError> {
         match self {
-            Self::Linear(verb) if verb.protocol == Protocol::Paper => {
-                let mut protocol = PaperProtocol::default();
-                protocol.epochs = verb.epochs.unwrap_or(protocol.epochs);
-                if protocol.epochs == 0 {
-                    return Err(CliError::Input("--epochs is 0: the classifier needs at least 1".into()));
-                }
-                let key = "eval_linear_paper";
-                evaluate(&verb.target, key, "linear, paper's protocol", |encoder, train, test, classes| {
-                    let bar = Counter::new("linear epochs", protocol.epochs);
-                    let accuracy = linear_paper(encoder, train, test, classes, &protocol, |_, _| bar.inc(1));
-                    drop(bar);
-                    Ok(accuracy?)
-                })
-            }
-            Self::Linear(verb) => {
-                if verb.epochs.is_some() {
-                    return Err(CliError::Input("--epochs belongs to --protocol paper".into()));
-                }
-                evaluate(&verb.target, "eval_linear_fast", "linear, fast protocol", |encoder, train, test, classes| {
-                    let (train, test) = features(encoder, train, test)?;
-                    Ok(linear_fast(train, test, classes).0)
-                })
-            }
+            Self::Linear(verb) => verb.run(),
+            Self::Knn(verb) => verb.run(),
             Self::Retrieval(verb) => verb.run(),
             Self::Zeroshot(verb) => verb.run(),
-            Self::Knn(verb) => {
-                if verb.k == 0 {
-                    return Err(CliError::Input("-k is 0: at least one neighbour must vote".into()));
-                }
-                let title = format!("{} nearest neighbours", verb.k);
-                evaluate(&verb.target, "eval_knn", &title, |encoder, train, test, classes| {
-                    if verb.k > train.len() {
-                        let problem = format!("-k is {}, but only {} training images can vote", verb.k, train.len());
-                        return Err(CliError::Input(problem));
-                    }
-                    let (train, test) = features(encoder, train, test)?;
-                    Ok(knn_accuracy(&train, &test, classes, verb.k))
-                })
-            }
         }
+    }
+}
+
+impl Linear {
+    fn run(self) -> Result<(), CliError> {
+        let Self { target, which, protocol, epochs, batch, lr } = self;
+        if protocol == Protocol::Fast {
+            let flags = [("--epochs", epochs.is_some()), ("--batch", batch.is_some()), ("--lr", lr.is_some())];
+            if let Some((flag, _)) = flags.iter().find(|(_, is_given)| *is_given) {
+                return Err(CliError::Input(format!("{flag} belongs to --protocol paper")));
+            }
+            let what = What { title: "linear, fast protocol", evaluation: "linear", settings: json!("fast") };
+            return evaluate(&target, which, &what, |encoder, splits, _| {
+                let (train, test) = features(encoder, &splits.train, &splits.test)?;
+                Ok(linear_fast(train, test, splits.classes).0)
+            });
+        }
+        let usual = PaperProtocol::default();
+        let protocol = PaperProtocol {
+            epochs: epochs.unwrap_or(usual.epochs),
+            batch: batch.unwrap_or(usual.batch),
+            lr: lr.unwrap_or(usual.lr),
+            ..usual
+        };
+        protocol.check().map_err(|problem| CliError::Input(format!("--{problem}")))?;
+        let settings = json!({ "paper": protocol });
+        let what = What { title: "linear, paper's protocol", evaluation: "linear", settings };
+        evaluate(&target, which, &what, |encoder, splits, state| {
+            let Splits { train, test, classes, .. } = splits;
+            let bar = Counter::new("images", protocol.views(train.len(), test.len()));
+            let found = linear_paper(encoder, train, test, *classes, &protocol, Some(state), |count| bar.inc(count));
+            drop(bar);
+            Ok(found?.linear_paper)
+        })
+    }
+}
+
+impl Knn {
+    fn run(self) -> Result<(), CliError> {
+        let k = self.k;
+        if k == 0 {
+            return Err(CliError::Input("-k is 0: at least one neighbour must vote".into()));
+        }
+        let title = format!("{k} nearest neighbours");
+        let what = What { title: &title, evaluation: "knn", settings: json!({ "k": k }) };
+        evaluate(&self.target, self.which, &what, |encoder, Splits { train, test, classes, .. }, _| {
+            if k > train.len() {
+                let problem = format!("-k is {k}, but only {} training images can vote", train.len());
+                return Err(CliError::Input(problem));
+            }
+            let (train, test) = features(encoder, train, test)?;
+            Ok(knn_accuracy(&train, &test, *classes, k))
+        })
     }
 }
 
@@ -184,54 +249,89 @@ pub fn readable_images(run: &TrainedRun, data: Option<&Path>) -> Result<(Split, 
     })?)
 }
 
-/// An entry of `summary.json`.
-#[derive(Serialize)]
-struct EvalSummary<'a> {
-    data: &'a str,
+/// What is measured, and how.
+struct What<'a> {
     title: &'a str,
-    training_images: usize,
-    test_images: usize,
-    step: Option<usize>,
-    trained: Accuracy,
-    untrained: Accuracy,
+    evaluation: &'static str,
+    settings: Value,
 }
 
+/// What it is measured on.
+struct Splits {
+    train: Split,
+    test: Split,
+    classes: usize,
+    title: String,
+    /// Tells the images apart.
+    digest: String,
+}
+
+/// Measures the encoders of a run; `measure` is given a file in which a long measurement may keep its state.
 fn evaluate(
     target: &Target,
-    key: &str,
-    title: &str,
-    measure: impl Fn(&FrozenEncoder, &Split, &Split, usize) -> Result<Accuracy, CliError>,
+    which: Which,
+    what: &What,
+    measure: impl Fn(&FrozenEncoder, &Splits, &Path) -> Result<Accuracy, CliError>,
 ) -> Result<(), CliError> {
-    let mut run = TrainedRun::open(&target.run)?;
+    let mut run = target.run()?;
     let data = target.open(&mut run)?;
-    let (step, config) = (say_if_unfinished(&run), &run.config);
+    let newest = say_if_unfinished(&run);
     let (train, test) = labelled_splits(&data)?;
     if data.test.is_none() {
         note!("no test images: every fifth training image of each class is held out from the classifier");
-        if config.method.spec().needs_labels() && target.data.is_none() {
-            note!("warning: {} was trained with the labels of the held-out images", config.method.name());
+        if run.config.method.spec().needs_labels() && target.data.is_none() {
+            note!("warning: {} was trained with the labels of the held-out images", run.config.method.name());
         }
     }
-    let compute = open_device(target.device.unwrap_or(config.train.device))?;
-    let (encoder, untrained) = (run.encoder(compute.clone())?, run.untrained_encoder(compute));
-    let classes = data.classes.len();
-    let trained_accuracy = measure(&encoder, &train, &test, classes)?;
-    let untrained_accuracy = measure(&untrained, &train, &test, classes)?;
-
-    let result = EvalSummary {
-        data: &data.title,
-        title,
-        training_images: train.len(),
-        test_images: test.len(),
-        step,
-        trained: trained_accuracy,
-        untrained: untrained_accuracy,
+    let digest = train.digest()? + &test.digest()?;
+    let splits = Splits { train, test, classes: data.classes.len(), title: data.title, digest };
+    let name = run.config.method.name().to_owned();
+    say!(
+        "{} on {}: {} training, {} test images, {} classes, {} pixels",
+        what.title,
+        splits.title,
+        splits.train.len(),
+        splits.test.len(),
+        splits.classes,
+        run.config.eval_size()
+    );
+    let compute = open_device(target.device.unwrap_or(run.config.train.device))?;
+    let measured = |name: String, step: usize, encoder: FrozenEncoder| -> Result<Vec<String>, CliError> {
+        let encoder = encoder.cached_in(run.folder().join("features"));
+        let of = EvaluationOf {
+            evaluation: what.evaluation.into(),
+            settings: what.settings.clone(),
+            data: splits.title.clone(),
+            image_size: run.config.eval_size(),
+            step,
+            images: short_hash(&splits.digest),
+            encoder: short_hash(&encoder.digest()),
+        };
+        let made_of = short_hash(&format!("{} {} {}", of.settings, of.encoder, of.images));
+        let state = run.folder().join(format!(".{}-{made_of}.state", of.evaluation));
+        let accuracy: Accuracy = run.measured_once(&of, || measure(&encoder, &splits, &state))?;
+        Ok(vec![name, accuracy_cell(&accuracy), format!("{:.1}", 100.0 * accuracy.top5)])
     };
-    say!("{title} on {}: {} training, {} test images, {classes} classes", data.title, train.len(), test.len());
-    let row = |name: &str, accuracy: &Accuracy| {
-        vec![name.to_owned(), accuracy_cell(accuracy), format!("{:.1}", 100.0 * accuracy.top5)]
-    };
-    let rows = [row(config.method.name(), &trained_accuracy), row("untrained", &untrained_accuracy)];
+    let mut rows = Vec::new();
+    if which.all_checkpoints {
+        let steps_per_epoch = (run.train_len()? / run.config.train.batch).max(1);
+        for checkpoint in Run::read_all(&target.run)? {
+            let checkpoint = checkpoint?;
+            let epoch = (100.0 * checkpoint.step as f64 / steps_per_epoch as f64).round() / 100.0;
+            let encoder = run.encoder_at(&checkpoint, compute.clone())?;
+            rows.push(measured(format!("{name}, epoch {epoch}"), checkpoint.step, encoder)?);
+        }
+    } else {
+        rows.push(measured(name, newest.unwrap_or_default(), run.encoder(compute.clone())?)?);
+    }
+    if !which.no_untrained {
+        rows.push(measured("untrained".into(), 0, run.untrained_encoder(compute))?);
+    }
     say!("{}", table(&["encoder", "top-1 % (95 % interval)", "top-5 %"], &rows));
-    Ok(Run::set_entry(&target.run, key, &result)?)
+    Ok(())
+}
+
+/// As much of a hash as tells a few apart.
+pub fn short_hash(text: &str) -> String {
+    blake3::hash(text.as_bytes()).to_hex()[..16].to_owned()
 }

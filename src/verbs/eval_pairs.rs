@@ -1,19 +1,21 @@
 //! `sogclr eval retrieval` and `sogclr eval zeroshot`: what image and text encoder do together.
 
-use super::eval::{Target, say_if_unfinished};
+use super::eval::{Target, open_run, say_if_unfinished, short_hash};
 use crate::error::CliError;
 use crate::output::{note, say};
 use crate::progress::Counter;
 use clap::Args;
-use serde::Serialize;
+use serde_json::{Value, json};
 use sogclr::config::DeviceName;
 use sogclr::data::{Dataset, Manifest, Split, pairs};
-use sogclr::eval::{Accuracy, EvalError, PairEncoders, Recall, Retrieval, TEMPLATES, class_weights, zero_shot};
+use sogclr::eval::{
+    Accuracy, EvalError, PairEncoders, Recall, Retrieval, TEMPLATES, class_weights, clip_templates, zero_shot,
+};
 use sogclr::math::UnitRows;
 use sogclr::report::{accuracy_cell, table};
 use sogclr::storage::read;
 use sogclr::train::{Run, open_device};
-use sogclr::trained::{TrainedRun, held_out_pairs};
+use sogclr::trained::{EvaluationOf, held_out_pairs};
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
@@ -34,6 +36,9 @@ pub struct RetrievalVerb {
     /// Leave out images and captions that cannot be used
     #[arg(long)]
     skip_bad: bool,
+    /// Side of the images in pixels; the run's own size of evaluation unless given
+    #[arg(long, value_name = "PIXELS")]
+    image_size: Option<usize>,
     /// cpu, cpu-exact, wgpu or cuda; the run's own unless given
     #[arg(long, value_name = "NAME")]
     device: Option<DeviceName>,
@@ -42,13 +47,13 @@ pub struct RetrievalVerb {
 /// Classify images by the names of their classes, without training on them.
 ///
 /// Every class is the mean of its prompts: each template with the class's name in place of [CLASS]. Without --templates a
-/// short list is used; `scripts/get-clip-assets` fetches CLIP's 80 templates and the names of ImageNet's classes. Warns if
+/// short list is used. The names of ImageNet-S's classes are built in; `scripts/get-clip-assets` fetches those of ImageNet. Warns if
 /// DATA has no test images of its own and the run was trained on it. Results also go to RUN/summary.json.
 #[derive(Args)]
 pub struct ZeroShotVerb {
     #[command(flatten)]
     target: Target,
-    /// File with one template on each line, the class written as [CLASS] or {}
+    /// File with one template on each line, the class written as [CLASS] or {}; `clip` for CLIP's 80, which the paper uses
     #[arg(long, value_name = "FILE")]
     templates: Option<PathBuf>,
     /// File with the names of the classes: one on each line, or folder, tab and name; the names of the folders unless given
@@ -70,24 +75,6 @@ pub fn retrieval(encoders: &PairEncoders, split: &Split) -> Result<Retrieval, Cl
     let captions: usize = (0..split.len()).map(|id| split.captions(id).len()).sum();
     let bar = Counter::new("images and captions", split.len() + captions);
     Ok(encoders.retrieval(split, |count| bar.inc(count))?)
-}
-
-/// The entry `eval_retrieval` of `summary.json`.
-#[derive(Serialize)]
-struct RetrievalSummary<'a> {
-    data: &'a str,
-    step: Option<usize>,
-    result: Retrieval,
-    untrained: Retrieval,
-    chance: Retrieval,
-}
-
-/// The entry `eval_zeroshot` of `summary.json`.
-#[derive(Serialize)]
-struct ZeroShotSummary<'a> {
-    data: &'a str,
-    templates: usize,
-    accuracy: Accuracy,
 }
 
 pub const RETRIEVAL_HEADER: [&str; 8] =
@@ -121,7 +108,7 @@ fn check_held_out(folder: &Path, split: &mut Split, skip_bad: bool) -> Result<()
 
 impl RetrievalVerb {
     pub fn run(self) -> Result<(), CliError> {
-        let mut run = TrainedRun::open(&self.run)?;
+        let mut run = open_run(&self.run, self.image_size)?;
         run.config.data.skip_bad |= self.skip_bad;
         let (config, skip_bad) = (&run.config, run.config.data.skip_bad);
         let compute = open_device(self.device.unwrap_or(config.train.device))?;
@@ -144,11 +131,22 @@ impl RetrievalVerb {
         let mut split = held_out_pairs(data)?;
         check_held_out(&self.run, &mut split, skip_bad)?;
         let step = say_if_unfinished(&run);
-        let result = retrieval(&encoders, &split)?;
-        let untrained = retrieval(&run.untrained_pair_encoders(compute)?, &split)?;
+        let images = short_hash(&split.digest()?);
+        let measured = |step: usize, encoders: &PairEncoders| {
+            let of = EvaluationOf {
+                evaluation: "retrieval".into(),
+                settings: Value::Null,
+                data: title.clone(),
+                image_size: config.eval_size(),
+                step,
+                images: images.clone(),
+                encoder: short_hash(&encoders.digest()),
+            };
+            run.measured_once(&of, || retrieval(encoders, &split))
+        };
+        let result = measured(step.unwrap_or_default(), &encoders)?;
+        let untrained = measured(0, &run.untrained_pair_encoders(compute)?)?;
         let chance = PairEncoders::chance(&split);
-        let summary = RetrievalSummary { data: &title, step, result, untrained, chance };
-        Run::set_entry(&self.run, "eval_retrieval", &summary)?;
         say!("retrieval on {title}: {} images, {} captions", result.images, result.captions);
         let rows = [
             retrieval_cells(config.method.name(), &result),
@@ -166,11 +164,12 @@ impl ZeroShotVerb {
             let problem = "zero-shot classification uses no training images: leave --limit out";
             return Err(CliError::Input(problem.into()));
         }
-        let mut run = TrainedRun::open(&self.target.run)?;
+        let mut run = self.target.run()?;
         run.config.data.skip_bad |= self.target.skip_bad;
         let encoders = run.pair_encoders(open_device(self.target.device.unwrap_or(run.config.train.device))?)?;
         let (own_names, skip_bad) = (run.config.data.class_names.clone(), run.config.data.skip_bad);
         let templates = match &self.templates {
+            Some(name) if name == Path::new("clip") => clip_templates(),
             Some(file) => lines(file)?,
             None => TEMPLATES.iter().map(|&template| template.to_owned()).collect(),
         };
@@ -201,12 +200,23 @@ impl ZeroShotVerb {
         if !split.is_labelled() {
             return Err(EvalError::NoLabels(data.title).into());
         }
-        let bar = Counter::new("prompts", names.len() * templates.len());
-        let classes = class_weights(&encoders.text, &names, &templates, |count| bar.inc(count))?;
-        drop(bar);
-        let images = image_rows(&encoders, &split)?;
-        let labels: Vec<u32> = (0..split.len()).filter_map(|id| split.label(id)).collect();
-        let accuracy = zero_shot(&images, &classes, &labels);
+        let of = EvaluationOf {
+            evaluation: "zeroshot".into(),
+            settings: json!({ "templates": templates.len(), "prompts": short_hash(&format!("{templates:?} {names:?}")) }),
+            data: data.title.clone(),
+            image_size: config.eval_size(),
+            step: run.step().unwrap_or_default(),
+            images: short_hash(&split.digest()?),
+            encoder: short_hash(&encoders.digest()),
+        };
+        let accuracy: Accuracy = run.measured_once(&of, || -> Result<Accuracy, CliError> {
+            let bar = Counter::new("prompts", names.len() * templates.len());
+            let classes = class_weights(&encoders.text, &names, &templates, |count| bar.inc(count))?;
+            drop(bar);
+            let images = image_rows(&encoders, &split)?;
+            let labels: Vec<u32> = (0..split.len()).filter_map(|id| split.label(id)).collect();
+            Ok(zero_shot(&images, &classes, &labels))
+        })?;
         say!(
             "zero-shot on {}: {} images, {} classes, {} templates",
             data.title,
@@ -221,8 +231,6 @@ impl ZeroShotVerb {
             format!("{:.1}", 100.0 / names.len() as f64),
         ];
         say!("{}", table(&["method", "top-1 % (95 % interval)", "top-5 %", "chance %"], &[row]));
-        let summary = ZeroShotSummary { data: &data.title, templates: templates.len(), accuracy };
-        Run::set_entry(&self.target.run, "eval_zeroshot", &summary)?;
         Ok(())
     }
 }

@@ -4,6 +4,7 @@ mod bad_input;
 mod bench_verb;
 mod compare;
 mod encoders;
+mod evaluation;
 #[cfg(feature = "wgpu")]
 mod gpu;
 mod interrupted;

@@ -67,6 +67,104 @@ fn a_study_writes_its_table_and_never_trains_a_run_twice() {
     assert!(code == 2 && text.contains("other data, photos.gz, not CIFAR-10: name that"), "{text}");
 }
 
+/// ImageNet in small: pictures of 20 pixels in a folder for each class of ImageNet-S and for one more.
+fn imagenet(folder: &Path) {
+    let list = include_str!("../../crates/sogclr/assets/imagenet-s.tsv");
+    let classes = list.lines().filter_map(|line| Some(line.split_once('\t')?.0)).chain(["n99999999"]);
+    for (class, id) in classes.enumerate() {
+        for (split, images) in [("train", 2), ("val", 1)] {
+            let inside = folder.join(split).join(id);
+            std::fs::create_dir_all(&inside).unwrap();
+            for image in 0..images {
+                let pixels = image::RgbImage::from_fn(20, 20, |x, y| {
+                    image::Rgb([class as u8 * 2, x as u8 * 9, y as u8 + image])
+                });
+                pixels.save(inside.join(format!("{image}.png"))).unwrap();
+            }
+        }
+    }
+}
+
+/// The paper's study on a network, an image size and a length that take seconds.
+const SMALL: &[&str] = &[
+    "--budget",
+    "paper",
+    "--set",
+    "data.image_size=16",
+    "--set",
+    "encoder.name=resnet8",
+    "--set",
+    "encoder.width=0.25",
+    "--set",
+    "train.batch=20",
+    "--set",
+    "train.epochs=2",
+    "--set",
+    "train.keep_every=1",
+    "--set",
+    "head={ hidden = 16, output = 8 }",
+];
+
+#[test]
+fn the_paper_s_own_study_runs_on_a_small_imagenet() {
+    let root = tempfile::tempdir().unwrap();
+    let root = root.path();
+    imagenet(&root.join("imagenet"));
+    let run = |more: &[&str]| reproduce(root, &[&["batch-epochs", "imagenet"], SMALL, more].concat()).output().unwrap();
+    let only = ["--only", "ImageNet-S, SogCLR, batch 256, 100 epochs"];
+    let output = run(&only);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let estimate = text.lines().find(|line| line.contains("| all 1 runs")).unwrap_or_default();
+    assert!(estimate.contains(" s ") && estimate.contains(" MB"), "time and disk come first: {text}");
+    let row = text.lines().rfind(|line| line.contains("| ImageNet-S, SogCLR, batch 256")).unwrap().to_owned();
+    assert!(row.contains("71.8 / 76.3 / 78.7 / 79.4"), "{text}");
+
+    let cells: Vec<_> = root.join("evidence/cells").read_dir().unwrap().map(|entry| entry.unwrap().path()).collect();
+    assert_eq!(cells.len(), 1);
+    let record: serde_json::Value = serde_json::from_slice(&std::fs::read(&cells[0]).unwrap()).unwrap();
+    assert_eq!(record["images"], 200, "two of each class of ImageNet-S");
+    assert_eq!(record["result"]["linear_paper"]["images"], 100);
+    let curve: Vec<_> =
+        record["curve"].as_array().unwrap().iter().map(|point| point["epoch"].as_f64().unwrap()).collect();
+    assert_eq!(curve, [0.0, 1.0, 2.0]);
+
+    // Nothing is trained, measured or estimated twice.
+    let again = String::from_utf8_lossy(&run(&only).stdout).into_owned();
+    assert!(again.contains(&row) && !again.contains("estimate"), "{again}");
+    // Two processes of one launcher share what is missing.
+    let columns = ["--only", "ImageNet-S, SimCLR, batch 256", "--set", "train.epochs=1"];
+    let mut shares = Vec::new();
+    for rank in ["0", "1"] {
+        let mut command = reproduce(root, &[&["batch-epochs", "imagenet"], SMALL, &columns].concat());
+        let output = command.env("OMPI_COMM_WORLD_RANK", rank).env("OMPI_COMM_WORLD_SIZE", "2").output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        shares.push(String::from_utf8_lossy(&output.stderr).into_owned());
+    }
+    assert!(shares[0].contains("process 0 of 2 takes 2 of 4 runs"), "{}", shares[0]);
+}
+
+#[test]
+fn what_takes_longer_than_a_day_wants_to_be_agreed_to() {
+    let root = tempfile::tempdir().unwrap();
+    let root = root.path();
+    imagenet(&root.join("imagenet"));
+    let long = ["gamma", "imagenet", "--only", "γ = 0.8, 100 epochs", "--set", "train.epochs=1000000"];
+    let (code, text) = failure(&mut reproduce(root, &[&long, SMALL, &["--set", "train.epochs=1000000"]].concat()));
+    assert!(
+        code == 2 && text.contains("days") && text.contains("--yes") && text.contains("nothing was begun"),
+        "{text}"
+    );
+    assert!(!root.join("runs").exists() && !root.join("evidence").exists());
+    let (code, text) = failure(&mut reproduce(root, &["gamma", "--budget", "paper"]));
+    assert!(code == 2 && text.contains("name the folder of ImageNet as DATA"), "{text}");
+    let (code, text) = failure(&mut reproduce(root, &["tuning", "--budget", "paper", "imagenet"]));
+    assert!(code == 2 && text.contains("no study \"tuning\" of budget paper"), "{text}");
+    let list = String::from_utf8_lossy(&reproduce(root, &[]).output().unwrap().stdout).into_owned();
+    let row = list.lines().find(|line| line.contains("| gamma ")).unwrap();
+    assert_eq!(row.matches("0 of ").count(), 3, "all budgets: {list}");
+}
+
 #[test]
 fn impossible_studies_are_refused_before_anything_is_written() {
     let root = tempfile::tempdir().unwrap();

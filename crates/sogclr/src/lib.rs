@@ -31,6 +31,7 @@ pub mod config;
 pub mod cpu;
 pub mod data;
 pub mod encoder;
+pub mod estimate;
 pub mod eval;
 pub mod loss;
 pub mod math;

@@ -1,13 +1,14 @@
 //! The library as another crate uses it: data and methods of one's own, errors that leave a trainer usable, runs that go on.
 
 use sogclr::config::{Overrides, RunConfig};
-use sogclr::data::{DataConfig, DataError, Dataset, Image, Modality, Source, Split};
+use sogclr::data::{DataConfig, DataError, Dataset, Image, Source, Split};
 use sogclr::encoder::{Compute, EncoderConfig, ResNetConfig, ResNetName};
 use sogclr::loss::{Dcl, Loss, LossError, LossInput, LossOutput};
 use sogclr::method::{MethodConfig, Spec};
 use sogclr::provenance::Provenance;
 use sogclr::race::{Cell, Trained, train_here};
 use sogclr::report::{Contender, comparison_markdown};
+use sogclr::study::Measure;
 use sogclr::train::{Outcome, Pretraining, StepReport, TrainError, TrainSummary};
 use sogclr::trained::TrainedRun;
 use std::ops::ControlFlow;
@@ -186,7 +187,7 @@ fn methods_race_without_the_program() {
         let mut settings = Overrides::default().images(&images).batch(8).epochs(2).image_size(8).encoder(small());
         settings.set(&format!("method.kind={method}")).unwrap();
         let (config, data) = RunConfig::open(&settings).unwrap();
-        let cell = Cell { folder: folder.path().join(method), config };
+        let cell = Cell::new(folder.path().join(method), config);
         cell.check(data.train.len()).unwrap();
         let train = |steps: usize| {
             let observe =
@@ -201,6 +202,6 @@ fn methods_race_without_the_program() {
         row.add_cost(&cell.cost().unwrap());
         rows.push(row);
     }
-    let table = comparison_markdown(&rows, Modality::Images);
+    let table = comparison_markdown(&rows, Measure::Linear);
     assert!(table.lines().count() == 4 && table.contains("| sogclr | 1     |"), "{table}");
 }

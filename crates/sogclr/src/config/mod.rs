@@ -163,6 +163,11 @@ impl RunConfig {
         }
     }
 
+    /// The side of images at evaluation: absent in runs whose crops are as large, and in those of before it could differ.
+    pub fn eval_size(&self) -> usize {
+        self.data.eval_size.unwrap_or(self.augment.views[0].size)
+    }
+
     /// As a recipe.
     pub fn to_toml(&self) -> String {
         toml::to_string(self).expect("a configuration is plain data")

@@ -22,7 +22,7 @@ pub(super) fn resolve(data: &Description, overrides: &Overrides) -> Result<RunCo
     let (data_config, seed) = overrides.data()?;
     let views = overrides.string("augment.views").map(parse_views).transpose();
     let views = views.map_err(|text| Problem::new("augment.views", text))?;
-    let size = crop_size(data, overrides, &data_config, views.as_ref())?;
+    let size = crop_size(data, overrides, &data_config, views.as_ref());
     let given_preset = overrides.get("augment.preset").map(|value| parse("augment.preset", value)).transpose()?;
     let setting = setting(data, overrides, size, given_preset);
     let method = method(overrides, &setting)?;
@@ -50,7 +50,7 @@ pub(super) fn resolve(data: &Description, overrides: &Overrides) -> Result<RunCo
     let mut merged = table(&base);
     lay_over(&mut merged, &user);
     let mut config: RunConfig = parse("", Value::Table(merged))?;
-    config.data = data_config;
+    config.data = DataConfig { eval_size: eval_size(data, &data_config, &config), ..data_config };
     if let MethodConfig::External(_) = base.method {
         config.method = base.method;
     }
@@ -61,27 +61,28 @@ pub(super) fn resolve(data: &Description, overrides: &Overrides) -> Result<RunCo
 }
 
 /// The side of the large crops: the user's, or what suits the images.
-fn crop_size(
-    data: &Description,
-    overrides: &Overrides,
-    data_config: &DataConfig,
-    views: Option<&Views>,
-) -> Result<usize, Problem> {
+fn crop_size(data: &Description, overrides: &Overrides, data_config: &DataConfig, views: Option<&Views>) -> usize {
     let views_size = match views {
         Some(views) => Some(views[0].1),
         None => overrides.get("augment.views").as_ref().and_then(largest_size),
     };
-    if let (Some(image_size), Some(views_size)) = (data_config.image_size, views_size)
-        && image_size != views_size
-    {
-        let text = format!("is {image_size}, but the large views have {views_size} pixels: leave one of them out");
-        return Err(Problem::new("data.image_size", text));
-    }
-    Ok(data_config.image_size.or(views_size).unwrap_or(match data.modality {
+    views_size.or(data_config.image_size).unwrap_or(match data.modality {
         // What CLIP's ResNets take.
         Modality::Pairs => data.size.next_multiple_of(32).max(64),
         Modality::Images => data.size,
-    }))
+    })
+}
+
+/// The side of images at evaluation: the user's, or the images' own; `None` where all agree with the crops.
+fn eval_size(data: &Description, given: &DataConfig, config: &RunConfig) -> Option<usize> {
+    let crop = config.augment.views.first()?.size;
+    let usual = match given.image_size {
+        _ if config.encoder.spec().has_one_size() => crop,
+        Some(size) => size,
+        None if data.modality == Modality::Pairs => crop,
+        None => data.size,
+    };
+    given.eval_size.or(Some(usual)).filter(|&size| (size, usual) != (crop, crop))
 }
 
 /// Activations of large images: a batch of 256 would take tens of GB.

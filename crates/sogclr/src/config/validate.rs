@@ -32,7 +32,21 @@ impl RunConfig {
         self.check_views(method)?;
         self.augment.check(data.channels)?;
         self.encoder.spec().check(self.augment.views[0].size)?;
+        self.check_eval_size(self.eval_size())?;
         self.check_labels(method, data.classes)
+    }
+
+    /// Refuses a size of images at evaluation that the encoder does not take.
+    pub fn check_eval_size(&self, size: usize) -> Result<(), Problem> {
+        let (key, crop, encoder) = ("data.eval_size", self.augment.views[0].size, self.encoder.spec());
+        require((8..=4096).contains(&size), key, || format!("is {size}; it must lie between 8 and 4096 pixels"))?;
+        require(size == crop || !encoder.has_one_size(), key, || {
+            format!(
+                "is {size}, but {} was trained on {crop} pixels and takes no other size: leave it out",
+                encoder.name()
+            )
+        })?;
+        encoder.check(size).map_err(|problem| Problem::new(key, format!("is {size}; {problem}")))
     }
 
     /// Batch norm sees whole groups.

@@ -11,6 +11,7 @@ mod error;
 mod folder;
 mod idx;
 mod image;
+mod imagenet_s;
 mod manifest;
 mod memory;
 pub mod pairs;
@@ -55,7 +56,7 @@ pub struct DataConfig {
     /// Folder with test images, where `path` has none of its own.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub test: Option<PathBuf>,
-    /// File with one class name on each line: use only those classes.
+    /// File with one class name on each line, or `imagenet-s` for the paper's 100 classes of ImageNet: use only those classes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub classes: Option<PathBuf>,
     /// Image–text pairs in place of `path`: a table (.tsv, .csv, .jsonl), Flickr8k.token.txt, tar shards (.tar, or a
@@ -69,15 +70,23 @@ pub struct DataConfig {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub template: Option<String>,
     /// File with the names of the classes for `template`: one on each line, in the order of the classes (sorted folders, or
-    /// the lines of `classes`), or lines of folder, tab and name; absent: the names of the folders.
+    /// the lines of `classes`), or lines of folder, tab and name; absent: the names of the folders, or CLIP's of ImageNet-S.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub class_names: Option<PathBuf>,
+    /// Test on every N-th training image of each class, which training then leaves out, in place of the test images: to choose
+    /// settings by.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hold_out: Option<usize>,
     /// Use this many training images, the same share of each class.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<usize>,
-    /// Side of the crops in pixels; absent: follows the images, 224 at most.
+    /// Side of the crops in pixels, unless `augment.views` says otherwise, and of the images at evaluation; absent: follows
+    /// the images, 224 at most.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub image_size: Option<usize>,
+    /// Side of the images at evaluation, in `embed` and in load.py; absent: `image_size`. Multi-crop trains on smaller ones.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub eval_size: Option<usize>,
     /// Leave out images and captions that cannot be used instead of refusing to start.
     pub skip_bad: bool,
     /// What a program calls images that it brought itself; no other program can open them.
@@ -88,7 +97,10 @@ pub struct DataConfig {
 impl DataConfig {
     /// Images alone, pairs, or labelled images with a template: not several of them.
     pub fn check(&self) -> Result<(), Problem> {
-        let Self { path, pairs, images, template, classes, class_names, .. } = self;
+        let Self { path, pairs, images, template, classes, class_names, hold_out, .. } = self;
+        require(hold_out.is_none_or(|n| n >= 2), "data.hold_out", || {
+            "is below 2: 5 tests on every fifth image".into()
+        })?;
         let given = |both: bool, key: &str, text: &str| require(!both, key, || text.to_owned());
         let (has_pairs, has_template) = (pairs.is_some(), template.is_some());
         given(has_pairs && path.is_some(), "data.pairs", "is given beside data.path: name one of them")?;
@@ -110,7 +122,7 @@ impl DataConfig {
     pub fn absolute(mut self) -> Self {
         let Self { path, test, classes, class_names, pairs, images, .. } = &mut self;
         for path in [path, test, classes, class_names, pairs, images].into_iter().flatten() {
-            if path.as_path() != Path::new(pairs::EMOJI) {
+            if path.as_path() != Path::new(pairs::EMOJI) && !imagenet_s::is_built_in(path) {
                 *path = std::path::absolute(&*path).unwrap_or_else(|_| path.clone());
             }
         }
@@ -239,6 +251,25 @@ impl Split {
         self.labels.is_some()
     }
 
+    /// Tells one choice of images from another: their names, classes and captions in order, with size and time of each file
+    /// or, where an image has no file of its own, a hash of its content.
+    pub fn digest(&self) -> Result<String, DataError> {
+        use rayon::prelude::*;
+        let line = |id: usize| {
+            let content = match self.source.stamp(self.rows[id]) {
+                Some((size, modified)) => format!("{size} {modified}"),
+                None => self.source.check(self.rows[id])?.hash,
+            };
+            Ok(format!("{}\t{content}\t{:?}\t{:?}\n", self.name(id), self.label(id), self.captions(id)))
+        };
+        let lines: Vec<String> = (0..self.len()).into_par_iter().map(line).collect::<Result<_, DataError>>()?;
+        let mut hasher = blake3::Hasher::new();
+        lines.iter().for_each(|line| {
+            hasher.update(line.as_bytes());
+        });
+        Ok(hasher.finalize().to_hex().to_string())
+    }
+
     /// Splits off every `n`-th image of each class.
     pub fn hold_out(&self, n: usize) -> (Self, Self) {
         let mut seen = std::collections::HashMap::<Option<u32>, usize>::new();
@@ -341,6 +372,10 @@ impl Dataset {
         }
         if let Some(template) = &config.template {
             pairs::caption_classes(&mut data, template, config.class_names.as_deref())?;
+        }
+        if let Some(n) = config.hold_out {
+            let (train, test) = data.train.hold_out(n);
+            (data.train, data.test) = (train, Some(test));
         }
         if let Some(limit) = config.limit {
             subset::limit(&mut data.train, limit, seed)?;

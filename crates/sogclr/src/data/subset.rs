@@ -1,17 +1,23 @@
 //! Narrowing a dataset: wanted classes, a stratified number of images, and test data with the same classes.
 
-use super::{DataError, Dataset, Split};
+use super::{DataError, Dataset, Split, imagenet_s};
 use crate::math::{Purpose, SampleRng};
 use std::path::Path;
 use std::sync::Arc;
 
-/// Keeps the classes that `file` names, one on each line, and numbers them in that order.
+/// Keeps the classes that `file` names, one on each line, or those of ImageNet-S, and numbers them in that order.
 pub(super) fn keep_classes(data: &mut Dataset, file: &Path) -> Result<(), DataError> {
     if !data.train.is_labelled() {
         return Err(DataError::NoLabels(data.title.clone()));
     }
-    let text = std::fs::read_to_string(file).map_err(|source| DataError::Read { path: file.to_owned(), source })?;
-    let wanted: Vec<String> = text.lines().map(str::trim).filter(|l| !l.is_empty()).map(str::to_owned).collect();
+    let wanted: Vec<String> = match imagenet_s::is_built_in(file) {
+        true => imagenet_s::classes().map(|(id, _)| id.to_owned()).collect(),
+        false => {
+            let read = std::fs::read_to_string(file);
+            let text = read.map_err(|source| DataError::Read { path: file.to_owned(), source })?;
+            text.lines().map(str::trim).filter(|line| !line.is_empty()).map(str::to_owned).collect()
+        }
+    };
     if wanted.is_empty() {
         return Err(DataError::NoClasses(file.to_owned()));
     }

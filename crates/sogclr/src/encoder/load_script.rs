@@ -29,11 +29,11 @@ impl PythonLoader {
 }
 
 /// A program that builds the model, loads the exported weights, and prepares images as evaluation does: shortest side to
-/// `resize`, the centre of the model's size, normalised by `mean` and `std`.
-pub fn load_script(model: &ModelConfig, resize: usize, mean: &[f32], std: &[f32]) -> String {
-    let (size, spec) = (model.image_size, model.encoder.spec());
+/// `resize`, the centre of `size`, normalised by `mean` and `std`.
+pub fn load_script(model: &ModelConfig, [resize, size]: [usize; 2], mean: &[f32], std: &[f32]) -> String {
+    let spec = model.encoder.spec();
     let mut settings = format!("RESIZE, SIZE = {resize}, {size}\nMEAN, STD = {mean:?}, {std:?}\n");
-    let loader = spec.python(size, model.channels);
+    let loader = spec.python(model.image_size, model.channels);
     let preprocess = if model.channels == 3 { PREPROCESS } else { NORMALISE };
     let (text, program) = match &model.text {
         None => (PREAMBLE, loader.program),
@@ -64,7 +64,7 @@ mod tests {
     fn script(encoder: &str, size: usize, text: Option<TextConfig>) -> String {
         let encoder = toml::from_str(encoder).unwrap();
         let model = ModelConfig { encoder, head: None, text, image_size: size, channels: 3 };
-        load_script(&model, size + 4, &[0.5, 0.25, 0.125], &[1.0, 2.0, 0.1])
+        load_script(&model, [size + 4, size], &[0.5, 0.25, 0.125], &[1.0, 2.0, 0.1])
     }
 
     const RESNET: &str = "name = 'resnet18'\nwidth = 0.5\nstem = 'imagenet'";

@@ -1,14 +1,17 @@
 //! Features of a frozen encoder in inference mode.
 
 use super::EvalError;
+use super::cache::FeatureCache;
 use crate::augment::AugmentConfig;
 use crate::batch::{Crops, render};
 use crate::data::Split;
 use crate::encoder::{Compute, ImageEncoder, Linear, Model, ModelConfig, Network, Pass, from_open_clip};
 use crate::math::{Matrix, Purpose, SampleRng};
-use crate::params::{NamedTensors, import, to_matrix};
+use crate::params::{NamedTensors, export, import, to_matrix};
+use crate::provenance::NUMERICS;
 use burn::tensor::Tensor;
 use ndarray::{Axis, s};
+use std::path::PathBuf;
 
 /// Images in one forward pass.
 const CHUNK: usize = 128;
@@ -29,17 +32,19 @@ pub struct FrozenEncoder {
     augment: AugmentConfig,
     size: usize,
     compute: Compute,
+    cache: Option<FeatureCache>,
 }
 
 impl FrozenEncoder {
-    /// From exported weights (`encoder.safetensors`).
+    /// From exported weights (`encoder.safetensors`), for images of `size` pixels.
     pub fn load(
         config: &ModelConfig,
         weights: &NamedTensors,
         augment: &AugmentConfig,
+        size: usize,
         compute: Compute,
     ) -> Result<Self, EvalError> {
-        let blank = Self::freeze(Model::image_side(config, &compute), config, augment, compute);
+        let blank = Self::freeze(Model::image_side(config, &compute), augment, size, compute);
         let (encoder, projection) = match config.text {
             None => (weights.clone(), NamedTensors::new()),
             Some(_) => (part_of(weights, "encoder."), part_of(weights, "projection.")),
@@ -50,27 +55,68 @@ impl FrozenEncoder {
     }
 
     /// The encoder that a run with `seed` starts from, for comparison.
-    pub fn untrained(config: &ModelConfig, seed: u64, augment: &AugmentConfig, compute: Compute) -> Self {
+    pub fn untrained(config: &ModelConfig, seed: u64, augment: &AugmentConfig, size: usize, compute: Compute) -> Self {
         // Weights are drawn by name, so the encoder has to stand where it stands in a model.
         let model = Model::image_side(config, &compute).initialised(config, seed);
-        Self::freeze(model, config, augment, compute)
+        Self::freeze(model, augment, size, compute)
     }
 
-    fn freeze(model: Model, config: &ModelConfig, augment: &AugmentConfig, compute: Compute) -> Self {
+    fn freeze(model: Model, augment: &AugmentConfig, size: usize, compute: Compute) -> Self {
         let (encoder, projection) = (model.encoder, model.projection);
-        Self { encoder, projection, augment: augment.clone(), size: config.image_size, compute }
+        Self { encoder, projection, augment: augment.clone(), size, compute, cache: None }
+    }
+
+    /// Keeps the features of centre views in a folder, and takes them from there. They are found again by the weights, the
+    /// images and how those are prepared; what is damaged is computed again.
+    pub fn cached_in(self, folder: PathBuf) -> Self {
+        Self { cache: Some(FeatureCache::new(folder)), ..self }
+    }
+
+    /// Tells encoders apart that give different features: a hash of the weights, of how images are prepared, and of what
+    /// computes.
+    pub fn digest(&self) -> String {
+        let mut hasher = blake3::Hasher::new();
+        hash_tensors(&mut hasher, &export(&self.encoder));
+        if let Some(projection) = &self.projection {
+            hash_tensors(&mut hasher, &export(projection));
+        }
+        let AugmentConfig { mean, std, .. } = &self.augment;
+        let (resize, isa) = (self.augment.centre_resize(self.size), self.compute.isa());
+        let (engine, device) = (self.compute.engine(), self.compute.device());
+        let prepared = format!("{NUMERICS} {} {resize} {mean:?} {std:?} {isa:?} {engine:?} {device:?}", self.size);
+        hasher.update(prepared.as_bytes()).finalize().to_hex().to_string()
     }
 
     /// Features of the centre view of every image, in order.
     pub fn extract(&self, split: &Split, progress: impl Fn(usize) + Sync) -> Result<Labelled, EvalError> {
-        let features = self.features_of(split, &(0..split.len()).collect::<Vec<_>>(), None, progress)?;
         let labels = (0..split.len()).map(|id| split.label(id).unwrap_or_default()).collect();
+        let key = match &self.cache {
+            Some(cache) => Some((cache, format!("{:.16}-{:.16}", self.digest(), split.digest()?))),
+            None => None,
+        };
+        if let Some((cache, key)) = &key
+            && let Some(features) = cache.get(key).filter(|features| features.nrows() == split.len())
+        {
+            progress(split.len());
+            return Ok(Labelled { features, labels });
+        }
+        let features = self.features_of(split, &(0..split.len()).collect::<Vec<_>>(), None, progress)?;
+        if let Some((cache, key)) = &key {
+            cache.put(key, &features);
+        }
         Ok(Labelled { features, labels })
     }
 
     /// Features of randomly cropped and flipped views, the randomness a function of (seed, epoch, image).
-    pub fn extract_crops(&self, split: &Split, ids: &[usize], seed: u64, epoch: usize) -> Result<Matrix, EvalError> {
-        self.features_of(split, ids, Some((seed, epoch)), |_| {})
+    pub fn extract_crops(
+        &self,
+        split: &Split,
+        ids: &[usize],
+        seed: u64,
+        epoch: usize,
+        progress: impl Fn(usize) + Sync,
+    ) -> Result<Matrix, EvalError> {
+        self.features_of(split, ids, Some((seed, epoch)), progress)
     }
 
     /// Embeddings of the centre view of every image, as they are compared with texts; not normalised.
@@ -126,6 +172,16 @@ impl FrozenEncoder {
             return Err(EvalError::NonFinite);
         }
         Ok(features)
+    }
+}
+
+/// Names, shapes and values.
+pub(super) fn hash_tensors(hasher: &mut blake3::Hasher, tensors: &NamedTensors) {
+    for (name, tensor) in tensors {
+        hasher.update(format!("{name} {:?}", tensor.shape).as_bytes());
+        for block in tensor.values.chunks(1 << 16) {
+            hasher.update(&block.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<u8>>());
+        }
     }
 }
 

@@ -71,11 +71,11 @@ impl LinearClassifier {
         (total.0 * scale, total.1)
     }
 
-    fn flat(&self) -> Array1<f64> {
+    pub(super) fn flat(&self) -> Array1<f64> {
         self.weight.iter().chain(&self.bias).copied().collect()
     }
 
-    fn from_flat(flat: &Array1<f64>, classes: usize, dim: usize) -> Self {
+    pub(super) fn from_flat(flat: &Array1<f64>, classes: usize, dim: usize) -> Self {
         let weight = flat.slice(s![..classes * dim]).to_owned().into_shape_with_order((classes, dim));
         Self { weight: weight.expect("classes·dim values"), bias: flat.slice(s![classes * dim..]).to_owned() }
     }

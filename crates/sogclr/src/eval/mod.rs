@@ -4,6 +4,7 @@
 //! Adding one: a new file here, and a verb in `cli`.
 
 mod accuracy;
+mod cache;
 mod features;
 mod knn;
 mod linear_fast;
@@ -20,14 +21,14 @@ pub use accuracy::Accuracy;
 pub use features::{FrozenEncoder, Labelled};
 pub use knn::{knn_accuracy, knn_scores};
 pub use linear_fast::linear_fast;
-pub use linear_paper::{PaperProtocol, linear_paper};
+pub use linear_paper::{PaperMeasured, PaperProtocol, linear_paper};
 pub use logistic::{LinearClassifier, fit_logistic};
 pub use measured::{Measured, NEIGHBOURS, features, measure};
 pub use pairs::PairEncoders;
 pub use retrieval::{Recall, Retrieval, retrieve, retrieve_by_chance};
 pub use split::labelled_splits;
 pub use text::FrozenText;
-pub use zero_shot::{TEMPLATES, class_weights, zero_shot};
+pub use zero_shot::{TEMPLATES, ZeroShot, class_weights, clip_templates, zero_shot};
 
 /// Why something cannot be evaluated.
 #[derive(Debug, thiserror::Error)]
@@ -35,6 +36,9 @@ pub enum EvalError {
     /// The data cannot be opened or read.
     #[error(transparent)]
     Data(#[from] crate::data::DataError),
+    /// A file that an evaluation keeps cannot be written.
+    #[error(transparent)]
+    Storage(#[from] crate::storage::StorageError),
     /// The weights belong to another model.
     #[error(transparent)]
     Params(#[from] crate::params::ParamError),

@@ -13,6 +13,11 @@ pub struct PairEncoders {
 }
 
 impl PairEncoders {
+    /// Tells pairs of encoders apart.
+    pub fn digest(&self) -> String {
+        blake3::hash((self.image.digest() + &self.text.digest()).as_bytes()).to_hex().to_string()
+    }
+
     /// Unit-norm embeddings of a split's images.
     pub fn images(&self, split: &Split, progress: impl Fn(usize) + Sync) -> Result<UnitRows, EvalError> {
         Ok(UnitRows::new(self.image.embed(split, progress)?))

@@ -1,11 +1,10 @@
 //! Embeddings of texts by a frozen encoder.
 
-use super::EvalError;
+use super::{EvalError, features::hash_tensors};
 use crate::batch::Texts;
 use crate::encoder::{Compute, Model, ModelConfig, TextEncoder, from_open_clip};
 use crate::math::{Matrix, UnitRows};
-use crate::params::to_matrix;
-use crate::params::{NamedTensors, import};
+use crate::params::{NamedTensors, export, import, to_matrix};
 use ndarray::s;
 
 /// Texts in one forward pass.
@@ -33,6 +32,13 @@ impl FrozenText {
         let context = config.text.as_ref().ok_or(EvalError::NoText)?.context;
         let net = Model::new(config, seed, &compute).text.ok_or(EvalError::NoText)?;
         Ok(Self { net, context, compute })
+    }
+
+    /// Tells encoders apart: a hash of the weights.
+    pub fn digest(&self) -> String {
+        let mut hasher = blake3::Hasher::new();
+        hash_tensors(&mut hasher, &export(&self.net));
+        hasher.finalize().to_hex().to_string()
     }
 
     /// Unit-norm embeddings `[texts, dim]`; `progress` is told how many more are done.

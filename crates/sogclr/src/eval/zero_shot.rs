@@ -5,8 +5,14 @@ use crate::data::pairs::fill_template;
 use crate::math::Isa;
 use crate::math::{Matrix, UnitRows, map_rows};
 use ndarray::Axis;
+use serde::{Deserialize, Serialize};
 
-/// Prompts that suit most pictures; CLIP's 80 for ImageNet come from `scripts/get-clip-assets`.
+/// CLIP's 80 for ImageNet, which the paper uses.
+pub fn clip_templates() -> Vec<String> {
+    include_str!("../../assets/clip/imagenet-templates.txt").lines().map(str::to_owned).collect()
+}
+
+/// Prompts that suit most pictures.
 pub const TEMPLATES: &[&str] = &[
     "a photo of a [CLASS]",
     "a picture of the [CLASS]",
@@ -38,6 +44,14 @@ fn ensemble(prompts: &UnitRows, size: usize) -> UnitRows {
         mean.assign(&group.mean_axis(Axis(0)).expect("a class has prompts"));
     }
     UnitRows::new(means)
+}
+
+/// What a model of image–text pairs reaches on labelled images.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ZeroShot {
+    /// Accuracy of the class with the nearest prompts.
+    pub zero_shot: Accuracy,
 }
 
 /// Accuracy of the nearest class by cosine.

@@ -3,9 +3,9 @@
 use crate::config::RunConfig;
 use crate::data::Dataset;
 use crate::encoder::Compute;
-use crate::eval::{FrozenEncoder, measure};
+use crate::eval::{FrozenEncoder, PaperMeasured};
 use crate::provenance::Provenance;
-use crate::study::{CurvePoint, Outcome, Record};
+use crate::study::{CurvePoint, Measure, Outcome, Record};
 use crate::system::processor;
 use crate::train::{
     Outcome as TrainOutcome, Pretraining, Run, StepReport, TrainError, TrainSummary, open_device, refuse_existing,
@@ -59,6 +59,8 @@ pub struct Cell {
     pub folder: PathBuf,
     /// Its settings.
     pub config: RunConfig,
+    /// By what it is measured.
+    pub measure: Measure,
 }
 
 /// What a run reached is kept in `summary.json` under these names.
@@ -66,6 +68,11 @@ const RESULT: &str = "compare";
 const UNTRAINED: &str = "compare_untrained";
 
 impl Cell {
+    /// A run that is measured by what suits it.
+    pub fn new(folder: PathBuf, config: RunConfig) -> Self {
+        Self { folder, measure: Measure::of(&config), config }
+    }
+
     /// Refuses a folder that holds something else, or a run with other settings, or on other than the `images` there are now.
     pub fn check(&self, images: usize) -> Result<(), CellError> {
         if !self.folder.join("config.toml").exists() {
@@ -134,11 +141,11 @@ impl Cell {
 
     /// The result under `key` of the run's summary, measured if it is not there yet.
     fn remembered(&self, key: &str, is_trained: bool, progress: impl Fn(usize) + Sync) -> Result<Outcome, CellError> {
-        if let Some(known) = Run::read_entry(&self.folder, key) {
+        if let Some(known) = Run::read_entry::<Outcome>(&self.folder, key).filter(|it| it.measure() == self.measure) {
             return Ok(known);
         }
         let run = TrainedRun::open(&self.folder)?;
-        let result = run.outcome(self.compute()?, is_trained, progress)?;
+        let result = run.outcome(self.measure, self.compute()?, is_trained, progress)?;
         Run::set_entry(&self.folder, key, &result).map_err(TrainError::from)?;
         Ok(result)
     }
@@ -151,9 +158,9 @@ impl Cell {
             config: Record::portable(&self.config),
             data: data.to_owned(),
             images: cost.samples,
-            curve: match &result {
-                Outcome::Images(end) => self.curve((end.linear.top1, end.linear_train.top1), progress)?,
-                Outcome::Pairs(_) => Vec::new(),
+            curve: match result.test_and_train() {
+                Some(end) => self.curve(end, progress)?,
+                None => Vec::new(),
             },
             result,
             seconds: cost.seconds,
@@ -164,24 +171,42 @@ impl Cell {
         })
     }
 
+    /// What a checkpoint reaches by the paper's protocol, which takes hours: kept by the encoder that it is of.
+    fn kept_paper(
+        &self,
+        run: &TrainedRun,
+        encoder: &FrozenEncoder,
+        progress: impl Fn(usize) + Sync,
+    ) -> Result<PaperMeasured, CellError> {
+        let key = format!("linear_paper_{:.16}", encoder.digest());
+        if let Some(known) = Run::read_entry(&self.folder, &key) {
+            return Ok(known);
+        }
+        let found = run.measure_as_paper(encoder, progress)?;
+        Run::set_entry(&self.folder, &key, &found).map_err(TrainError::from)?;
+        Ok(found)
+    }
+
     /// Linear accuracy of the untrained encoder, of every checkpoint that the run was told to keep, and of its end.
     fn curve(&self, end: (f64, f64), progress: impl Fn(usize) + Sync) -> Result<Vec<CurvePoint>, CellError> {
-        let RunConfig { augment, seed, train, .. } = &self.config;
+        let train = &self.config.train;
         let Some(every) = train.keep_every else { return Ok(Vec::new()) };
-        let (model, compute) = (self.config.model(), self.compute()?);
-        let data: Dataset = TrainedRun::open(&self.folder)?.data()?;
-        let steps = data.train.len() / train.batch;
+        let (run, compute) = (TrainedRun::open(&self.folder)?, self.compute()?);
+        let steps = run.train_len()? / train.batch;
         let measured = |epoch: usize, encoder: FrozenEncoder| -> Result<CurvePoint, CellError> {
-            let found = measure(&encoder, &data, &progress).map_err(TrainedError::from)?;
-            Ok(CurvePoint { epoch: epoch as f64, test: found.linear.top1, train: found.linear_train.top1 })
+            let found = match self.measure {
+                Measure::LinearPaper => Outcome::Paper(self.kept_paper(&run, &encoder, &progress)?),
+                _ => Outcome::Images(run.measure(&encoder, &progress)?),
+            };
+            let (test, train) = found.test_and_train().expect("it is of images");
+            Ok(CurvePoint { epoch: epoch as f64, test, train })
         };
-        let mut points = vec![measured(0, FrozenEncoder::untrained(&model, *seed, augment, compute.clone()))?];
+        let mut points = vec![measured(0, run.untrained_encoder(compute.clone()))?];
         for checkpoint in Run::read_all(&self.folder)? {
             let checkpoint = checkpoint?;
             let epoch = checkpoint.step / steps;
             if checkpoint.step == epoch * steps && (1..train.epochs).contains(&epoch) && epoch.is_multiple_of(every) {
-                let frozen = FrozenEncoder::load(&model, &checkpoint.encoder(), augment, compute.clone());
-                points.push(measured(epoch, frozen.map_err(TrainedError::from)?)?);
+                points.push(measured(epoch, run.encoder_at(&checkpoint, compute.clone())?)?);
             }
         }
         points.push(CurvePoint { epoch: train.epochs as f64, test: end.0, train: end.1 });

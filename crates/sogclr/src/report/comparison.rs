@@ -1,8 +1,7 @@
 //! Methods side by side, over seeds: Markdown, CSV and JSON.
 
 use super::table;
-use crate::data::Modality;
-use crate::study::Outcome;
+use crate::study::{Measure, Outcome};
 use crate::train::TrainSummary;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -28,11 +27,7 @@ pub struct Contender {
 impl Contender {
     /// Adds one run's result.
     pub fn add(&mut self, result: &Outcome) {
-        let columns = Outcome::columns(match result {
-            Outcome::Images(_) => Modality::Images,
-            Outcome::Pairs(_) => Modality::Pairs,
-        });
-        for ((key, _), value) in columns.iter().zip(result.values()) {
+        for ((key, _), value) in result.measure().columns().iter().zip(result.values()) {
             self.values.entry(key).or_default().push(value);
         }
     }
@@ -84,8 +79,8 @@ pub(super) fn percent(values: &[f64]) -> String {
 }
 
 /// The rows as a Markdown table.
-pub fn comparison_markdown(rows: &[Contender], modality: Modality) -> String {
-    let columns = Outcome::columns(modality);
+pub fn comparison_markdown(rows: &[Contender], measure: Measure) -> String {
+    let columns = measure.columns();
     let plain = |values: &[f64]| match mean_and_error(values) {
         (Some(mean), Some(error)) => format!("{mean:.0} ± {error:.0}"),
         (Some(mean), None) => format!("{mean:.0}"),
@@ -112,8 +107,8 @@ pub fn comparison_markdown(rows: &[Contender], modality: Modality) -> String {
 }
 
 /// The rows as CSV.
-pub fn comparison_csv(rows: &[Contender], modality: Modality) -> String {
-    let measures = Outcome::columns(modality);
+pub fn comparison_csv(rows: &[Contender], measure: Measure) -> String {
+    let measures = measure.columns();
     let columns: String = measures.iter().map(|(key, _)| format!("{key},{key}_se,")).collect();
     let mut lines = vec![format!("method,seeds,{columns}seconds,seconds_se,peak_rss_mb,peak_rss_mb_se")];
     let number = |value: Option<f64>| value.map_or(String::new(), |v| format!("{v:.6}"));
@@ -148,16 +143,16 @@ mod tests {
         for top1 in [0.6, 0.7, 0.8] {
             row.add(&Outcome::Images(Measured { linear: share(top1), linear_train: share(1.0), knn: share(0.5) }));
         }
-        let csv = comparison_csv(std::slice::from_ref(&row), Modality::Images);
+        let csv = comparison_csv(std::slice::from_ref(&row), Measure::Linear);
         assert!(
             csv.starts_with("method,seeds,linear,linear_se,knn,knn_se,seconds,seconds_se,peak_rss_mb,peak_rss_mb_se\n"),
             "{csv}"
         );
         assert!(csv.ends_with("\nx,3,0.700000,0.057735,0.500000,0.000000,,,,\n"), "{csv}");
-        let text = comparison_markdown(std::slice::from_ref(&row), Modality::Images);
+        let text = comparison_markdown(std::slice::from_ref(&row), Measure::Linear);
         assert!(text.contains("70.0 ± 5.8") && text.contains("| 50.0 "), "{text}");
         assert!(!text.contains("numerics"), "{text}");
         row.numerics = BTreeSet::from([0, 3]);
-        assert!(comparison_markdown(&[row], Modality::Images).contains("numerics 0 and 3"));
+        assert!(comparison_markdown(&[row], Measure::Linear).contains("numerics 0 and 3"));
     }
 }

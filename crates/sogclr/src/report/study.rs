@@ -1,7 +1,7 @@
 //! A study of the paper: its table with the paper's figures beside ours, its chart, and every run as CSV.
 
 use super::{mean_and_error, mixed_versions, percent, table};
-use crate::study::{Kind, Outcome, Record, Show, Study};
+use crate::study::{Measure, Outcome, Record, Show, Study};
 use std::collections::BTreeMap;
 
 /// The finished runs of a study: for each row and column, by seed.
@@ -18,10 +18,7 @@ pub type CurveCell = (f64, Vec<f64>);
 impl Results<'_> {
     /// What the table and the chart show.
     pub fn measure(&self) -> &'static str {
-        match self.study.kind {
-            Kind::Images => "linear top-1 %",
-            Kind::Pairs => "mean recall %",
-        }
+        self.study.measure().headline()
     }
 
     /// The result of each seed.
@@ -146,13 +143,17 @@ impl Results<'_> {
 
     /// One line for every run.
     pub fn csv(&self) -> String {
-        let names: &[&str] = match self.study.kind {
-            Kind::Images => &["linear", "linear_top5", "knn"],
-            Kind::Pairs => &["image_to_text", "text_to_image", "mean_recall"],
+        let names: &[&str] = match self.study.measure() {
+            Measure::Linear => &["linear", "linear_top5", "knn"],
+            Measure::LinearPaper => &["linear_paper", "linear_paper_top5"],
+            Measure::Retrieval => &["image_to_text", "text_to_image", "mean_recall"],
+            Measure::ZeroShot => &["zero_shot", "zero_shot_top5"],
         };
         let values = |result: &Outcome| match result {
-            Outcome::Images(found) => [found.linear.top1, found.linear.top5, found.knn.top1],
-            Outcome::Pairs(found) => [found.image_to_text.at1, found.text_to_image.at1, found.mean_recall],
+            Outcome::Images(found) => vec![found.linear.top1, found.linear.top5, found.knn.top1],
+            Outcome::Paper(found) => vec![found.linear_paper.top1, found.linear_paper.top5],
+            Outcome::Pairs(found) => vec![found.image_to_text.at1, found.text_to_image.at1, found.mean_recall],
+            Outcome::Captions(found) => vec![found.zero_shot.top1, found.zero_shot.top5],
         };
         let mut text = format!("row,column,seed,{},seconds,peak_rss_mb\n", names.join(","));
         let quoted = |name: &str| format!("\"{}\"", name.replace('"', "\"\""));
@@ -160,7 +161,7 @@ impl Results<'_> {
         for (row, cells) in self.study.rows.iter().zip(&self.cells) {
             for (column, runs) in self.study.columns.iter().zip(cells) {
                 for (seed, record) in runs {
-                    let results = values(&record.result).map(|value| number(Some(value)));
+                    let results = values(&record.result).into_iter().map(|value| number(Some(value)));
                     let mut cells = vec![quoted(&row.name), quoted(&column.name), seed.to_string()];
                     cells.extend(results);
                     cells.extend([number(Some(record.seconds)), number(record.peak_rss_mb)]);

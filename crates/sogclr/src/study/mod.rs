@@ -3,7 +3,7 @@
 
 mod record;
 
-pub use record::{CurvePoint, Outcome, Record};
+pub use record::{CurvePoint, Measure, Outcome, Record};
 
 use crate::check::parse_name;
 use crate::config::Overrides;
@@ -21,10 +21,13 @@ const STUDIES: &[(&str, &str)] = &[
     ("adamw", include_str!("../../studies/adamw.toml")),
     ("batch-epochs", include_str!("../../studies/batch-epochs.toml")),
     ("batch-impact", include_str!("../../studies/batch-impact.toml")),
+    ("batch-steps", include_str!("../../studies/batch-steps.toml")),
     ("curves", include_str!("../../studies/curves.toml")),
     ("gamma", include_str!("../../studies/gamma.toml")),
     ("epsilon", include_str!("../../studies/epsilon.toml")),
     ("bimodal", include_str!("../../studies/bimodal.toml")),
+    ("captions-tuning", include_str!("../../studies/captions-tuning.toml")),
+    ("captions", include_str!("../../studies/captions.toml")),
     ("widths", include_str!("../../studies/widths.toml")),
     ("small-batch", include_str!("../../studies/small-batch.toml")),
     ("methods", include_str!("../../studies/methods.toml")),
@@ -39,6 +42,8 @@ pub enum Budget {
     Minutes,
     /// Every run takes minutes on two cores
     Hours,
+    /// The paper's own settings on ImageNet: every run takes days on a GPU
+    Paper,
 }
 
 impl FromStr for Budget {
@@ -50,11 +55,15 @@ impl FromStr for Budget {
 }
 
 impl Budget {
+    /// From the smallest to the largest.
+    pub const ALL: [Self; 3] = [Self::Minutes, Self::Hours, Self::Paper];
+
     /// As users write it.
     pub fn name(self) -> &'static str {
         match self {
             Self::Minutes => "minutes",
             Self::Hours => "hours",
+            Self::Paper => "paper",
         }
     }
 }
@@ -67,6 +76,19 @@ pub enum Kind {
     Images,
     /// Image–text pairs.
     Pairs,
+    /// Labelled images with their classes as captions.
+    Captions,
+}
+
+impl Kind {
+    /// As `shared.toml` calls it.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Images => "images",
+            Self::Pairs => "pairs",
+            Self::Captions => "captions",
+        }
+    }
 }
 
 /// What is made of the runs.
@@ -99,6 +121,16 @@ struct StudyFile {
     rows: Vec<Row>,
     minutes: Vec<Column>,
     hours: Vec<Column>,
+    full: Option<FullSize>,
+}
+
+/// The paper's own runs, of which there is one seed each.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FullSize {
+    published: Option<String>,
+    rows: Vec<Row>,
+    columns: Vec<Column>,
 }
 
 /// One line of a study: a method and its settings.
@@ -135,6 +167,7 @@ pub struct Column {
 struct Shared {
     minutes: BTreeMap<String, Table>,
     hours: BTreeMap<String, Table>,
+    paper: BTreeMap<String, Table>,
     tuned: BTreeMap<String, Table>,
 }
 
@@ -177,19 +210,24 @@ impl Study {
         STUDIES.iter().map(|(name, _)| *name)
     }
 
-    /// The study of that name.
+    /// The study of that name; `None` if there is none, or none at this budget: not every study has a part of full size.
     pub fn named(name: &str, budget: Budget) -> Option<Self> {
         let (name, text) = STUDIES.iter().find(|(known, _)| *known == name)?;
-        let file: StudyFile = toml::from_str(text).expect("studies are checked by a test");
+        let mut file: StudyFile = toml::from_str(text).expect("studies are checked by a test");
         let shared: Shared = toml::from_str(SHARED).expect("studies are checked by a test");
         let (columns, mut bases) = match budget {
             Budget::Minutes => (file.minutes, shared.minutes),
             Budget::Hours => (file.hours, shared.hours),
+            Budget::Paper => {
+                let full = file.full?;
+                (file.rows, file.seeds) = (full.rows, Some(1));
+                file.published = full.published.or(file.published);
+                // Tuned settings are those of small images.
+                file.reference = None;
+                (full.columns, shared.paper)
+            }
         };
-        let base = match file.kind {
-            Kind::Images => bases.remove("images"),
-            Kind::Pairs => bases.remove("pairs"),
-        };
+        let base = bases.remove(file.kind.name());
         Some(Self {
             name,
             title: file.title,
@@ -209,6 +247,16 @@ impl Study {
         })
     }
 
+    /// By what its runs are measured.
+    pub fn measure(&self) -> Measure {
+        match (self.kind, self.budget) {
+            (Kind::Images, Budget::Paper) => Measure::LinearPaper,
+            (Kind::Images, _) => Measure::Linear,
+            (Kind::Pairs, _) => Measure::Retrieval,
+            (Kind::Captions, _) => Measure::ZeroShot,
+        }
+    }
+
     /// What a cell is called.
     pub fn title_of(&self, row: usize, column: usize) -> String {
         format!("{}, {}", self.rows[row].name, self.columns[column].name)
@@ -216,9 +264,14 @@ impl Study {
 
     /// Whether a cell is meant by `text`: the name of its row or column or, if no row or column is called so, a part of its title.
     pub fn is_named(&self, row: usize, column: usize, text: &str) -> bool {
-        let mut names = self.rows.iter().map(|row| &row.name).chain(self.columns.iter().map(|column| &column.name));
-        match names.any(|name| name == text) {
-            true => self.rows[row].name == text || self.columns[column].name == text,
+        let is_whole = |row: usize, column: usize| {
+            [&self.rows[row].name, &self.columns[column].name, &self.title_of(row, column)]
+                .iter()
+                .any(|name| *name == text)
+        };
+        let mut cells = (0..self.rows.len()).flat_map(|row| (0..self.columns.len()).map(move |column| (row, column)));
+        match cells.any(|(row, column)| is_whole(row, column)) {
+            true => is_whole(row, column),
             false => self.title_of(row, column).contains(text),
         }
     }
@@ -238,28 +291,38 @@ impl Study {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::RunConfig;
+    use crate::data::{Description, Modality};
 
     /// Every file parses, its rows name tuned settings that exist, and no two of its runs are the same.
     #[test]
     fn every_study_is_well_formed() {
         for name in Study::names() {
-            for budget in [Budget::Minutes, Budget::Hours] {
-                let study = Study::named(name, budget).unwrap();
+            for budget in Budget::ALL {
+                let Some(study) = Study::named(name, budget) else {
+                    assert_eq!(budget, Budget::Paper, "{name} is missing");
+                    continue;
+                };
                 assert!(!study.rows.is_empty() && !study.columns.is_empty(), "{name} has no runs");
                 let is_row = |reference: &String| study.rows.iter().any(|row| &row.name == reference);
                 assert!(study.reference.as_ref().is_none_or(is_row), "{name}: {:?} is no row", study.reference);
                 let mut keys = std::collections::BTreeSet::new();
                 for row in &study.rows {
                     for column in &study.columns {
-                        let mut settings = study.settings(row, column, 0);
-                        let cell = format!("{name}: {}, {}", row.name, column.name);
+                        let settings = study.settings(row, column, 0);
+                        let cell = format!("{name}, {}: {}, {}", budget.name(), row.name, column.name);
                         assert!(keys.insert(Record::key(&settings)), "{cell} is a run twice");
-                        // On the embedded data, of which there is less.
-                        match study.kind {
-                            Kind::Images => settings.lay("data.limit", toml::Value::Integer(600)),
-                            Kind::Pairs => settings.lay("data.pairs", toml::Value::String("emoji".into())),
-                        }
-                        if let Err(error) = crate::config::RunConfig::open(&settings) {
+                        let (modality, classes) = match study.kind {
+                            Kind::Images => (Modality::Images, Some(10)),
+                            Kind::Pairs => (Modality::Pairs, None),
+                            Kind::Captions => (Modality::Pairs, Some(10)),
+                        };
+                        let (samples, size) = match budget {
+                            Budget::Paper => (1_281_167, 224),
+                            _ => (50_000, 32),
+                        };
+                        let data = Description { modality, samples, classes, size, channels: 3 };
+                        if let Err(error) = RunConfig::resolve(&data, &settings) {
                             panic!("{cell}: {error}");
                         }
                     }
@@ -276,9 +339,11 @@ mod tests {
             rows.map(|row| study.rows[row].name.as_str()).collect::<Vec<_>>()
         };
         assert_eq!(named("γ = 0.9"), ["γ = 0.9"]);
-        assert_eq!(named("0.9"), ["γ = 0.99", "γ = 0.9"]);
-        assert_eq!(named("γ = 0.9, 10"), ["γ = 0.9"]);
-        assert_eq!((named("10 epochs").len(), named("30 epochs").len(), named("").len()), (8, 0, 8));
+        assert_eq!(named("tf, γ = 0.9"), ["tf, γ = 0.9"]);
+        assert_eq!(named("f, γ = 0.9"), ["tf, γ = 0.99", "tf, γ = 0.9"]);
+        assert_eq!(named("γ = 0.9, 10 epochs"), ["γ = 0.9"]);
+        assert_eq!(named("γ = 0.9, 10"), ["γ = 0.9", "tf, γ = 0.9", "κ of tf at γ = 0.9"]);
+        assert_eq!((named("10 epochs").len(), named("30 epochs").len(), named("").len()), (18, 0, 18));
     }
 
     #[test]

@@ -1,8 +1,7 @@
 //! One finished run of a study as a small file, so that studies grow over days and share runs.
 
 use crate::config::{Overrides, RunConfig};
-use crate::data::Modality;
-use crate::eval::{Measured, Retrieval};
+use crate::eval::{Measured, PaperMeasured, Retrieval, ZeroShot};
 use crate::provenance::Provenance;
 use crate::storage::{StorageError, read, write_atomic};
 use serde::{Deserialize, Serialize};
@@ -53,36 +52,95 @@ pub struct Record {
 pub enum Outcome {
     /// An encoder of images.
     Images(Measured),
+    /// An encoder of images, by the paper's linear protocol.
+    Paper(PaperMeasured),
     /// Two encoders of image–text pairs.
     Pairs(Retrieval),
+    /// Two encoders of images and the names of their classes.
+    Captions(ZeroShot),
 }
 
-impl Outcome {
+/// By what a finished run is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Measure {
+    /// Linear accuracy by the fast protocol, and nearest neighbours.
+    Linear,
+    /// Linear accuracy by the paper's protocol.
+    LinearPaper,
+    /// Recall among held-out pairs.
+    Retrieval,
+    /// Zero-shot accuracy with CLIP's 80 prompts.
+    ZeroShot,
+}
+
+impl Measure {
+    /// What suits a run.
+    pub fn of(config: &RunConfig) -> Self {
+        match (&config.text, &config.data.template) {
+            (None, _) => Self::Linear,
+            (Some(_), None) => Self::Retrieval,
+            (Some(_), Some(_)) => Self::ZeroShot,
+        }
+    }
+
     /// What is shown of a run: (key in files, title in tables).
-    pub fn columns(modality: Modality) -> &'static [(&'static str, &'static str)] {
-        match modality {
-            Modality::Images => &[("linear", "linear top-1 %"), ("knn", "kNN top-1 %")],
-            Modality::Pairs => &[
+    pub fn columns(self) -> &'static [(&'static str, &'static str)] {
+        match self {
+            Self::Linear => &[("linear", "linear top-1 %"), ("knn", "kNN top-1 %")],
+            Self::LinearPaper => &[("linear_paper", "linear top-1 %")],
+            Self::Retrieval => &[
                 ("image_to_text", "image to text R@1 %"),
                 ("text_to_image", "text to image R@1 %"),
                 ("mean_recall", "mean recall %"),
             ],
+            Self::ZeroShot => &[("zero_shot", "zero-shot top-1 %")],
         }
     }
 
-    /// The shares in [0, 1] of [`Outcome::columns`].
+    /// What studies compare.
+    pub fn headline(self) -> &'static str {
+        match self {
+            Self::Retrieval => "mean recall %",
+            _ => self.columns()[0].1,
+        }
+    }
+}
+
+impl Outcome {
+    /// By what it was measured.
+    pub fn measure(&self) -> Measure {
+        match self {
+            Self::Images(_) => Measure::Linear,
+            Self::Paper(_) => Measure::LinearPaper,
+            Self::Pairs(_) => Measure::Retrieval,
+            Self::Captions(_) => Measure::ZeroShot,
+        }
+    }
+
+    /// The shares in [0, 1] of [`Measure::columns`].
     pub fn values(&self) -> Vec<f64> {
         match self {
             Self::Images(found) => vec![found.linear.top1, found.knn.top1],
+            Self::Paper(found) => vec![found.linear_paper.top1],
             Self::Pairs(found) => vec![found.image_to_text.at1, found.text_to_image.at1, found.mean_recall],
+            Self::Captions(found) => vec![found.zero_shot.top1],
         }
     }
 
     /// The figure that studies compare.
     pub fn headline(&self) -> f64 {
         match self {
-            Self::Images(found) => found.linear.top1,
             Self::Pairs(found) => found.mean_recall,
+            other => other.values()[0],
+        }
+    }
+
+    /// Accuracy on test and training images, where it is of images.
+    pub fn test_and_train(&self) -> Option<(f64, f64)> {
+        match self {
+            Self::Images(found) => Some((found.linear.top1, found.linear_train.top1)),
+            Self::Paper(found) => Some((found.linear_paper.top1, found.linear_paper_train.top1)),
+            Self::Pairs(_) | Self::Captions(_) => None,
         }
     }
 }

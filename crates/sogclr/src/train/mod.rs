@@ -18,6 +18,7 @@ pub use error::TrainError;
 pub use memory::too_large;
 pub use metrics::{Metric, Metrics};
 pub use pretrain::{Pretraining, TrainSummary};
+pub(crate) use run::NEWEST;
 pub use run::{Run, refuse_existing};
 pub use signals::{Signals, Verdict};
 pub use step::{Learner, StepOutput, StepPlan};

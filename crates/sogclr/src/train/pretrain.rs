@@ -107,7 +107,8 @@ impl Pretraining {
         let described = data.describe_at(config.augment.views[0].size);
         let Dataset { title, train: mut split, test, problems, .. } = data;
         let is_embedded = title == crate::data::EMBEDDED;
-        if config.data == (DataConfig { image_size: config.data.image_size, ..Default::default() }) && !is_embedded {
+        let DataConfig { image_size, eval_size, .. } = config.data;
+        if config.data == (DataConfig { image_size, eval_size, ..Default::default() }) && !is_embedded {
             config.data.own = Some(title);
         }
         let (manifest, mut bad) = Manifest::build(&mut split, config.data.skip_bad, &checked)?;

@@ -16,7 +16,7 @@ use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
 
 /// How many of the newest checkpoints stay, beside those of `keep_every`.
-const NEWEST: usize = 2;
+pub(crate) const NEWEST: usize = 2;
 
 /// An open run folder, locked against a second process.
 pub struct Run {
@@ -44,7 +44,8 @@ impl Run {
             write_atomic(&folder.join("open_clip.json"), format!("{open_clip:#}\n").as_bytes())?;
         }
         let (model, augment) = (config.model(), &config.augment);
-        let script = load_script(&model, augment.centre_resize(model.image_size), &augment.mean, &augment.std);
+        let size = config.eval_size();
+        let script = load_script(&model, [augment.centre_resize(size), size], &augment.mean, &augment.std);
         let origin = serde_json::to_string_pretty(provenance).expect("plain data") + "\n";
         write_atomic(&folder.join("provenance.json"), origin.as_bytes())?;
         write_atomic(&folder.join("load.py"), script.as_bytes())?;
@@ -118,7 +119,8 @@ impl Run {
             return Err(TrainError::Diverged { step: checkpoint.step, name });
         }
         // The encoder first: a crash between the two leaves a checkpoint from which it is written again.
-        save_tensors(&self.folder.join("encoder.safetensors"), &self.exported(checkpoint), ("format", "pt"))?;
+        let exported = Self::exported(&self.config, checkpoint);
+        save_tensors(&self.folder.join("encoder.safetensors"), &exported, ("format", "pt"))?;
         checkpoint.save(&checkpoint_path(&self.folder, checkpoint.step))?;
         let kept = |step: usize| {
             let every = self.config.train.keep_every.map(|epochs| epochs * steps_per_epoch);
@@ -132,11 +134,11 @@ impl Run {
     }
 
     /// The encoder alone with torchvision's names, or both encoders of image–text pairs with open_clip's.
-    fn exported(&self, checkpoint: &Checkpoint) -> NamedTensors {
-        if self.config.text.is_none() {
+    pub fn exported(config: &RunConfig, checkpoint: &Checkpoint) -> NamedTensors {
+        if config.text.is_none() {
             return checkpoint.encoder();
         }
-        let temperature = self.config.method.spec().temperature().unwrap_or(1.0);
+        let temperature = config.method.spec().temperature().unwrap_or(1.0);
         let learned = |name: &str| Some(f64::from(*checkpoint.method_tensors.get(name)?.values.first()?));
         let log_scale = learned(LOG_SCALE).or_else(|| Some(-learned(GLOBAL_TAU)?.ln()));
         to_open_clip(&checkpoint.model, log_scale.unwrap_or(-temperature.ln()))
@@ -196,6 +198,15 @@ impl Run {
 
     /// Sets one entry of `summary.json`, keeping the others.
     pub fn set_entry(folder: &Path, key: &str, value: &impl Serialize) -> Result<(), StorageError> {
+        Self::change_entry(folder, key, |_: Option<Value>| serde_json::to_value(value).expect("plain data"))
+    }
+
+    /// Makes one entry of `summary.json` from what it is, where it is there and of that type; keeps the others.
+    pub fn change_entry<T: DeserializeOwned>(
+        folder: &Path,
+        key: &str,
+        change: impl FnOnce(Option<T>) -> Value,
+    ) -> Result<(), StorageError> {
         let path = folder.join("summary.json");
         // One at a time: two that evaluate a run at once would lose one of the results.
         let turn = folder.join(".summary.lock");
@@ -203,8 +214,8 @@ impl Run {
         // A file system without locks is no reason to refuse.
         let _ = turn.lock();
         let mut summary = Self::read_summary(folder)?;
-        let value = serde_json::to_value(value).expect("plain data");
-        summary.insert(key.to_owned(), value);
+        let old = summary.get(key).and_then(|old| serde_json::from_value(old.clone()).ok());
+        summary.insert(key.to_owned(), change(old));
         let text = serde_json::to_string_pretty(&summary).expect("plain data") + "\n";
         write_atomic(&path, text.as_bytes())
     }

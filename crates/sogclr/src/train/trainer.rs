@@ -222,6 +222,29 @@ impl Trainer {
         }
     }
 
+    /// Seconds of a step, waiting for data included: the median of the steps after the first, of which no more are made than
+    /// `patience` allows. Writes nothing.
+    pub fn time_steps(
+        &mut self,
+        split: Arc<Split>,
+        comm: &dyn Collective,
+        patience: Duration,
+    ) -> Result<f64, TrainError> {
+        let (loader, start) = (self.loader(split, comm), Instant::now());
+        let mut seconds = Vec::new();
+        while seconds.len() < 2 || start.elapsed() < patience {
+            let began = Instant::now();
+            let Some(batch) = loader.next_batch() else { break };
+            let batch = batch.map_err(|source| TrainError::DataLost { step: self.step, source })?;
+            self.advance(&batch, comm)?;
+            seconds.push(began.elapsed().as_secs_f64());
+        }
+        // The first allocates and warms up, and counts only where there is no other.
+        let rest = &mut seconds[1..];
+        rest.sort_by(f64::total_cmp);
+        Ok(rest.get(rest.len() / 2).copied().unwrap_or(seconds[0]))
+    }
+
     fn loader(&self, split: Arc<Split>, comm: &dyn Collective) -> Loader {
         let rendering = Rendering {
             augment: self.config.augment.clone(),

@@ -1,13 +1,22 @@
 //! What a finished run offers: its encoder, its data, and what they reach together.
 
+mod results;
+
+pub use results::EvaluationOf;
+
+use crate::check::Problem;
 use crate::config::RunConfig;
+use crate::data::pairs::class_names;
 use crate::data::{DataError, Dataset, Manifest, Split, open_images};
 use crate::encoder::Compute;
-use crate::eval::{EvalError, FrozenEncoder, FrozenText, Measured, PairEncoders, Retrieval, measure};
+use crate::eval::{
+    EvalError, FrozenEncoder, FrozenText, Measured, PairEncoders, PaperMeasured, PaperProtocol, Retrieval, ZeroShot,
+    class_weights, clip_templates, labelled_splits, linear_paper, measure, zero_shot,
+};
 use crate::params::NamedTensors;
 use crate::storage::{StorageError, load_tensors};
-use crate::study::Outcome;
-use crate::train::{Run, TrainError, TrainSummary};
+use crate::study::{Measure, Outcome};
+use crate::train::{Checkpoint, Run, TrainError, TrainSummary};
 use std::path::{Path, PathBuf};
 
 /// What can go wrong with a run that is only looked at.
@@ -69,6 +78,13 @@ impl TrainedRun {
         Ok(Self { folder: folder.to_owned(), config: Run::read_config(folder)? })
     }
 
+    /// Has images evaluated at another size than the run says.
+    pub fn set_eval_size(&mut self, size: usize) -> Result<(), Problem> {
+        self.config.check_eval_size(size)?;
+        self.config.data.eval_size = Some(size);
+        Ok(())
+    }
+
     /// The run folder.
     pub fn folder(&self) -> &Path {
         &self.folder
@@ -77,6 +93,12 @@ impl TrainedRun {
     /// The step of the newest checkpoint, which the encoder is of.
     pub fn step(&self) -> Option<usize> {
         Run::newest_step(&self.folder)
+    }
+
+    /// Training images, by the run's manifest.
+    pub fn train_len(&self) -> Result<usize, TrainedError> {
+        let bytes = crate::storage::read(&self.folder.join("manifest.jsonl"))?;
+        Ok(bytes.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()).count())
     }
 
     /// What training took; `None` until it has finished.
@@ -121,13 +143,19 @@ impl TrainedRun {
     }
 
     fn encoder_of(&self, path: &Path, weights: &NamedTensors, compute: Compute) -> Result<FrozenEncoder, TrainedError> {
-        FrozenEncoder::load(&self.config.model(), weights, &self.config.augment, compute)
+        FrozenEncoder::load(&self.config.model(), weights, &self.config.augment, self.config.eval_size(), compute)
             .map_err(|source| TrainedError::Weights { path: path.to_owned(), source })
+    }
+
+    /// The image encoder as a checkpoint has it.
+    pub fn encoder_at(&self, checkpoint: &Checkpoint, compute: Compute) -> Result<FrozenEncoder, TrainedError> {
+        self.encoder_of(&self.folder.join("checkpoints"), &Run::exported(&self.config, checkpoint), compute)
     }
 
     /// The encoder that the run started from, for comparison.
     pub fn untrained_encoder(&self, compute: Compute) -> FrozenEncoder {
-        FrozenEncoder::untrained(&self.config.model(), self.config.seed, &self.config.augment, compute)
+        let RunConfig { seed, augment, .. } = &self.config;
+        FrozenEncoder::untrained(&self.config.model(), *seed, augment, self.config.eval_size(), compute)
     }
 
     /// Both encoders of image–text pairs.
@@ -162,18 +190,57 @@ impl TrainedRun {
         Ok(encoders.retrieval(&held_out_pairs(self.data()?)?, progress)?)
     }
 
+    /// Linear accuracy of an image encoder by the paper's protocol on the run's own data; stopped, it goes on.
+    pub fn measure_as_paper(
+        &self,
+        encoder: &FrozenEncoder,
+        progress: impl Fn(usize) + Sync,
+    ) -> Result<PaperMeasured, TrainedError> {
+        let data = self.data()?;
+        let (train, test) = labelled_splits(&data)?;
+        let state = self.folder.join(format!(".linear-{:.16}.state", encoder.digest()));
+        let (classes, protocol) = (data.classes.len(), PaperProtocol::default());
+        Ok(linear_paper(encoder, &train, &test, classes, &protocol, Some(&state), progress)?)
+    }
+
+    /// Zero-shot accuracy of encoders of pairs on the run's own labelled test images, with CLIP's 80 prompts.
+    pub fn zero_shot(
+        &self,
+        encoders: &PairEncoders,
+        progress: impl Fn(usize) + Sync,
+    ) -> Result<ZeroShot, TrainedError> {
+        let data = self.data()?;
+        let names = class_names(&data, self.config.data.class_names.as_deref())?;
+        let test = held_out_pairs(data)?;
+        if !test.is_labelled() {
+            return Err(EvalError::NoLabels("the test split".into()).into());
+        }
+        let classes = class_weights(&encoders.text, &names, &clip_templates(), &progress)?;
+        let labels: Vec<u32> = (0..test.len()).filter_map(|id| test.label(id)).collect();
+        Ok(ZeroShot { zero_shot: zero_shot(&encoders.images(&test, progress)?, &classes, &labels) })
+    }
+
     /// What the trained encoder reaches on the run's own data, or the one that it started from.
     pub fn outcome(
         &self,
+        measure: Measure,
         compute: Compute,
         is_trained: bool,
         progress: impl Fn(usize) + Sync,
     ) -> Result<Outcome, TrainedError> {
-        Ok(match (&self.config.text, is_trained) {
-            (None, true) => Outcome::Images(self.measure(&self.encoder(compute)?, progress)?),
-            (None, false) => Outcome::Images(self.measure(&self.untrained_encoder(compute), progress)?),
-            (Some(_), true) => Outcome::Pairs(self.retrieval(&self.pair_encoders(compute)?, progress)?),
-            (Some(_), false) => Outcome::Pairs(self.retrieval(&self.untrained_pair_encoders(compute)?, progress)?),
+        let image = |compute: Compute| match is_trained {
+            true => self.encoder(compute),
+            false => Ok(self.untrained_encoder(compute)),
+        };
+        let both = |compute: Compute| match is_trained {
+            true => self.pair_encoders(compute),
+            false => self.untrained_pair_encoders(compute),
+        };
+        Ok(match measure {
+            Measure::Linear => Outcome::Images(self.measure(&image(compute)?, progress)?),
+            Measure::LinearPaper => Outcome::Paper(self.measure_as_paper(&image(compute)?, progress)?),
+            Measure::Retrieval => Outcome::Pairs(self.retrieval(&both(compute)?, progress)?),
+            Measure::ZeroShot => Outcome::Captions(self.zero_shot(&both(compute)?, progress)?),
         })
     }
 }

@@ -1,6 +1,7 @@
 //! Captions and prompts from the classes of labelled images.
 
 use super::{DataError, Dataset};
+use crate::data::imagenet_s;
 use std::collections::HashMap;
 use std::path::Path;
 
@@ -24,11 +25,15 @@ pub fn caption_classes(data: &mut Dataset, template: &str, names: Option<&Path>)
 }
 
 /// A name for each class. `file` has either one on each line, in the order of the classes, or lines of folder, tab and
-/// name; without it names are those of the folders.
+/// name; without it names are those of the folders, or CLIP's where those are ids of ImageNet-S.
 pub fn class_names(data: &Dataset, file: Option<&Path>) -> Result<Vec<String>, DataError> {
     let Some(path) = file else {
-        return match data.classes.iter().find(|class| is_wordnet_id(class)) {
-            None => Ok(data.classes.iter().map(|class| class_words(class)).collect()),
+        let built_in = |class: &String| imagenet_s::name_of(class).map(str::to_owned);
+        let is_unnamed = |class: &&String| is_wordnet_id(class) && built_in(class).is_none();
+        return match data.classes.iter().find(is_unnamed) {
+            None => {
+                Ok(data.classes.iter().map(|class| built_in(class).unwrap_or_else(|| class_words(class))).collect())
+            }
             Some(id) => Err(DataError::Format {
                 path: data.title.clone().into(),
                 cause: format!("classes such as {id} have no names: name a file of them as data.class_names"),
@@ -124,7 +129,7 @@ mod tests {
         assert_eq!(captions(&named(table, DataConfig::default()).unwrap()), ["a tench", "a goldfish", "a tabby"]);
 
         for (text, words) in [
-            ("", "classes such as n01440764 have no names: name a file of them as data.class_names"),
+            ("", "classes such as n02123045 have no names: name a file of them as data.class_names"),
             ("tench\ngoldfish\n", "names.txt: there are 2 names for 3 classes"),
             ("n01440764\ttench\nn02123045\ttabby\n", "names.txt: class n01443537 has no name"),
             ("n01440764\ttench\nn02123045 tabby\n", "\"n02123045 tabby\" is not a folder, a tab and a name"),
@@ -138,6 +143,9 @@ mod tests {
     #[test]
     fn only_the_classes_in_use_need_names() {
         let wanted = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(wanted.path(), "n01443537\nn01440764\n").unwrap();
+        let config = DataConfig { classes: Some(wanted.path().to_owned()), ..Default::default() };
+        assert_eq!(captions(&named("", config).unwrap()), ["a tench", "a goldfish"], "ImageNet-S has CLIP's names");
         std::fs::write(wanted.path(), "n02123045\nn01440764\n").unwrap();
         let config = DataConfig { classes: Some(wanted.path().to_owned()), ..Default::default() };
         let by_folder = named("n01440764\ttench\nn02123045\ttabby\n", config.clone()).unwrap();
