@@ -1,6 +1,7 @@
 //! ‖∇F(w_t)‖² along training with Algorithm 1's momentum form and the theorems' step sizes, on a problem small enough for
 //! many thousand steps: frozen features of every augmentation, whitened to a few directions φ, and a linear layer on top,
-//! h = φ·W. W and the exact gradients are in f64, the batch's gradient is that of training, in f32.
+//! h = (φ·W·r/‖W‖, r/2), r = ‖W‖ at the start. The last value is constant: without it an embedding can vanish, where F is not
+//! smooth, which the theorems exclude. W and the exact gradients are in f64, the batch's gradient is that of training, in f32.
 //!
 //! With T steps of batch B on n images: β = √(B/T), γ = √(n/T), η = c·min(β, γB/n), as the remarks below Theorems 2 and 3
 //! set them with c for 1/L, and the same β and η for SimCLR's estimators (eqs. 11–12). Theorem 1's plain update (7) is β = 1
@@ -9,7 +10,7 @@
 use super::{Draw, Estimator, EstimatorKind, FiniteProblem, Version, global_objective, through_norm};
 use crate::loss::LossError;
 use crate::math::SampleRng;
-use ndarray::{Array2, Axis};
+use ndarray::{Array2, ArrayView2, Axis, concatenate, s};
 use serde::{Deserialize, Serialize};
 
 /// One run.
@@ -51,8 +52,8 @@ pub struct LinearProblem {
     augmentations: usize,
     /// W `[p, d]`
     weights: Array2<f64>,
-    /// ‖W‖² at the start.
-    start: f64,
+    /// r = ‖W‖ at the start, and after every step.
+    length: f64,
 }
 
 impl LinearProblem {
@@ -62,8 +63,8 @@ impl LinearProblem {
         let mut rng = SampleRng::weights(seed, "theory.linear");
         let scale = (1.0 / features_of.ncols() as f64).sqrt();
         let weights = Array2::from_shape_fn((features_of.ncols(), dim), |_| scale * f64::from(rng.normal()));
-        let start = square(&weights);
-        Self { features: features_of, augmentations: features.augmentations, weights, start }
+        let length = square(&weights).sqrt();
+        Self { features: features_of, augmentations: features.augmentations, weights, length }
     }
 
     /// n, the number of images.
@@ -73,15 +74,29 @@ impl LinearProblem {
 
     /// F and ∂F/∂W.
     fn exact(&self, tau: f64, version: Version) -> (f64, Array2<f64>) {
-        let h = self.features.dot(&self.weights);
+        let h = self.embed(self.features.view());
         let mut z = h.clone();
         z.outer_iter_mut().for_each(|mut row| row /= row.dot(&row).sqrt());
         let (value, dz) = global_objective(z.view(), self.augmentations, tau, version);
-        (value, self.features.t().dot(&through_norm(h.view(), dz.view())))
+        (value, self.gradient(self.features.view(), through_norm(h.view(), dz.view()).view()))
+    }
+
+    /// h `[rows, d + 1]`
+    fn embed(&self, features: ArrayView2<f64>) -> Array2<f64> {
+        let scale = self.length / square(&self.weights).sqrt();
+        let constant = Array2::from_elem((features.nrows(), 1), 0.5 * self.length);
+        concatenate![Axis(1), features.dot(&self.weights) * scale, constant]
+    }
+
+    /// ∂F/∂W `[p, d]` of rows with ∂F/∂h, where ‖W‖ = r: what moves the direction of W, as h does not depend on its length.
+    fn gradient(&self, features: ArrayView2<f64>, dh: ArrayView2<f64>) -> Array2<f64> {
+        let full = features.t().dot(&dh.slice(s![.., ..-1]));
+        let along = (&full * &self.weights).sum() / square(&self.weights);
+        full - &self.weights * along
     }
 
     fn least_norm(&self) -> f64 {
-        let squares = self.features.dot(&self.weights).map_axis(Axis(1), |row| row.dot(&row));
+        let squares = self.embed(self.features.view()).map_axis(Axis(1), |row| row.dot(&row));
         let least = squares.iter().copied().fold(f64::INFINITY, f64::min);
         (least / squares.mean().expect("there are images")).sqrt()
     }
@@ -89,8 +104,8 @@ impl LinearProblem {
     /// What the estimator gives for one batch: m `[p, d]`.
     fn estimate(&self, draw: &Draw, running: &mut Estimator) -> Result<Array2<f64>, LossError> {
         let of_view = draw.rows.each_ref().map(|rows| self.features.select(Axis(0), rows));
-        let dh = running.step(&draw.images, of_view.each_ref().map(|x| x.dot(&self.weights).mapv(|v| v as f32)))?;
-        let [first, second] = [0, 1].map(|view| of_view[view].t().dot(&dh[view].mapv(f64::from)));
+        let dh = running.step(&draw.images, of_view.each_ref().map(|x| self.embed(x.view()).mapv(|v| v as f32)))?;
+        let [first, second] = [0, 1].map(|view| self.gradient(of_view[view].view(), dh[view].mapv(f64::from).view()));
         Ok(first + second)
     }
 }
@@ -125,9 +140,8 @@ impl Descent {
                 let m = problem.estimate(&draw, &mut running)?;
                 v.zip_mut_with(&m, |v, m| *v = (1.0 - beta) * *v + beta * m);
                 problem.weights.scaled_add(-eta, &v);
-                // h is normalised, so F does not depend on the length of W; noise would let it grow and the steps shrink.
-                let length = (square(&problem.weights) / problem.start).sqrt();
-                problem.weights /= length;
+                // F does not depend on the length of W; noise would let it grow and the steps shrink.
+                problem.weights *= problem.length / square(&problem.weights).sqrt();
                 step += 1;
             }
         }
@@ -228,11 +242,11 @@ mod tests {
     #[test]
     fn the_least_norm_is_that_of_the_shortest_embedding() {
         let mut problem = problem();
-        problem.weights = Array2::eye(4);
-        let length = |row: usize| problem.features.row(row).iter().map(|v| v * v).sum::<f64>().sqrt();
-        let shortest = (0..32).map(length).fold(f64::INFINITY, f64::min);
-        // Four directions of variance 1.
-        assert!((problem.least_norm() - shortest / 2.0).abs() < 1e-9);
+        (problem.weights, problem.length) = (Array2::eye(4), 2.0);
+        let square = |row: usize| problem.features.row(row).iter().map(|v| v * v).sum::<f64>();
+        let least = (0..32).map(square).fold(f64::INFINITY, f64::min);
+        // Four directions of variance 1, and a constant of half of their length.
+        assert!((problem.least_norm() - ((least + 1.0) / 5.0).sqrt()).abs() < 1e-9);
     }
 
     /// Theorem 1 against Theorem 3: eq. (6) comes to rest away from a stationary point, SogCLR nearer to it.
