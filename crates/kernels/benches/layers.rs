@@ -2,8 +2,8 @@
 //! norm. `sogclr bench kernels` measures the layers of a network.
 
 use sogclr_kernels::{
-    Buffer, Conv, Engine, Isa, NormInput, conv2d, conv2d_input_grad, conv2d_weight_grad, norm_apply, norm_backward,
-    norm_stats,
+    Buffer, Conv, Engine, Isa, NormInput, Ranks, conv2d, conv2d_input_grad, conv2d_weight_grad, norm_apply,
+    norm_backward, norm_stats,
 };
 use std::time::{Duration, Instant};
 
@@ -64,12 +64,13 @@ fn main() {
         let len = pixels * channels;
         let (x, mut y, mut dy) = (filled(len), filled(len), filled(len));
         let (scale, shift) = (vec![1.0; channels], vec![0.1; channels]);
-        let stats = norm_stats(isa, &x, channels);
+        let stats = norm_stats(isa, &x, channels, Ranks::ALONE);
         let speed = |passes: usize, seconds: f64| (passes * len * 4) as f64 / seconds / 1e9;
-        let sums = speed(1, median(|| drop(norm_stats(isa, &x, channels))));
+        let sums = speed(1, median(|| drop(norm_stats(isa, &x, channels, Ranks::ALONE))));
         let apply = speed(2, median(|| norm_apply(isa, &x, None, &scale, &shift, true, &mut y)));
-        let backward =
-            median(|| drop(norm_backward(isa, NormInput::Keep(&x), Some(&y), &mut dy, &stats, &scale, 1e-5)));
+        let backward = median(|| {
+            drop(norm_backward(isa, NormInput::Keep(&x), Some(&y), &mut dy, &stats, &scale, 1e-5, Ranks::ALONE))
+        });
         println!("{name:34} stats {sums:.1}, apply {apply:.1}, backward {:.1} GB/s", speed(7, backward));
     }
 }

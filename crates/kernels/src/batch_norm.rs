@@ -21,6 +21,25 @@ pub struct NormStats {
     pub var: Vec<f32>,
 }
 
+/// Where a batch is shared: every process holds as many pixels of it as the others.
+#[derive(Clone, Copy)]
+pub struct Ranks<'a> {
+    /// Number of processes.
+    pub count: usize,
+    /// Adds values over the processes, in place.
+    pub sum: &'a (dyn Fn(&mut [f64]) + Sync),
+}
+
+impl Ranks<'_> {
+    /// One process has the whole batch.
+    pub const ALONE: Self = Self { count: 1, sum: &|_| {} };
+
+    fn mean(&self, values: &mut [f64]) {
+        (self.sum)(values);
+        values.iter_mut().for_each(|v| *v /= self.count as f64);
+    }
+}
+
 /// Gradients of batch norm's parameters.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NormGrad {
@@ -30,8 +49,9 @@ pub struct NormGrad {
     pub bias: Vec<f32>,
 }
 
-/// Statistics of x `[pixels, channels]`.
-pub fn norm_stats(isa: Isa, x: &[f32], channels: usize) -> NormStats {
+/// Statistics of the batch of which x `[pixels, channels]` is this process's part: the mean of the means, then the mean of
+/// varᵣ + (μᵣ − μ)².
+pub fn norm_stats(isa: Isa, x: &[f32], channels: usize, ranks: Ranks) -> NormStats {
     let pixels = count(x, channels);
     // Differences to the first pixel: no cancellation where the mean is far from zero.
     let origin = &x[..channels];
@@ -40,9 +60,14 @@ pub fn norm_stats(isa: Isa, x: &[f32], channels: usize) -> NormStats {
         unsafe { stats_chunk(isa, chunk, origin, channels, sums) }
     });
     let per = |v: f64| v / pixels as f64;
-    let mean = (0..channels).map(|c| (f64::from(origin[c]) + per(sum[c])) as f32).collect();
-    let var = (0..channels).map(|c| (per(square[c]) - per(sum[c]).powi(2)).max(0.0) as f32).collect();
-    NormStats { mean, var }
+    let ours: Vec<f64> = (0..channels).map(|c| f64::from(origin[c]) + per(sum[c])).collect();
+    let mut mean = ours.clone();
+    ranks.mean(&mut mean);
+    let spread = |c: usize| (per(square[c]) - per(sum[c]).powi(2)).max(0.0) + (ours[c] - mean[c]).powi(2);
+    let mut var: Vec<f64> = (0..channels).map(spread).collect();
+    ranks.mean(&mut var);
+    let round = |values: Vec<f64>| values.into_iter().map(|v| v as f32).collect();
+    NormStats { mean: round(mean), var: round(var) }
 }
 
 /// y = x·scale + shift (+ residual), then ReLU if asked.
@@ -68,7 +93,8 @@ pub fn norm_apply(
 }
 
 /// Gradients of `norm_apply` after `norm_stats`. `y` is the output, whose sign is ReLU's mask. [`NormInput`] says
-/// where dx goes; the residual's gradient is dy where the mask is open.
+/// where dx goes; the residual's gradient is dy where the mask is open. The parameters' gradients are of this process's part.
+#[expect(clippy::too_many_arguments, reason = "the inputs of one formula")]
 pub fn norm_backward(
     isa: Isa,
     mut x: NormInput,
@@ -77,9 +103,10 @@ pub fn norm_backward(
     stats: &NormStats,
     weight: &[f32],
     epsilon: f32,
+    ranks: Ranks,
 ) -> NormGrad {
     let channels = weight.len();
-    let pixels = count(x.values(), channels) as f64;
+    let pixels = (ranks.count * count(x.values(), channels)) as f64;
     assert!(dy.len() == x.values().len() && y.is_none_or(|y| y.len() == dy.len()));
     let width = CHUNK * channels;
     let gate = |index: usize, len: usize| y.map(|y| &y[index * width..][..len]);
@@ -88,12 +115,15 @@ pub fn norm_backward(
         // SAFETY: the chunks have one length, `sums` two rows of whole lanes.
         unsafe { backward_sums(isa, x, dy, gate(index, dy.len()), &stats.mean, sums) }
     });
+    let mut whole = [sum.as_slice(), &product].concat();
+    (ranks.sum)(&mut whole);
+    let (whole_sum, whole_product) = whole.split_at(channels);
     let inverse: Vec<f64> = stats.var.iter().map(|&v| 1.0 / f64::from(v + epsilon).sqrt()).collect();
     // dx = γ/σ·(g − Σg/M − (x−μ)/σ²·Σg(x−μ)/M) = k1·g + k2·(x−μ) + k3
     let k1: Vec<f32> = (0..channels).map(|c| (f64::from(weight[c]) * inverse[c]) as f32).collect();
-    let slope = |c: usize| -f64::from(k1[c]) * inverse[c].powi(2) * product[c] / pixels;
+    let slope = |c: usize| -f64::from(k1[c]) * inverse[c].powi(2) * whole_product[c] / pixels;
     let k2: Vec<f32> = (0..channels).map(|c| slope(c) as f32).collect();
-    let k3: Vec<f32> = (0..channels).map(|c| (-f64::from(k1[c]) * sum[c] / pixels) as f32).collect();
+    let k3: Vec<f32> = (0..channels).map(|c| (-f64::from(k1[c]) * whole_sum[c] / pixels) as f32).collect();
     let k = [k1.as_slice(), &k2, &k3, &stats.mean];
     match &mut x {
         NormInput::Keep(x) => {

@@ -20,7 +20,7 @@ mod softmax;
 mod tile;
 mod winograd;
 
-pub use batch_norm::{NormGrad, NormInput, NormStats, norm_apply, norm_backward, norm_stats};
+pub use batch_norm::{NormGrad, NormInput, NormStats, Ranks, norm_apply, norm_backward, norm_stats};
 pub use buffer::Buffer;
 pub use conv::{Conv, Engine, conv2d, conv2d_input_grad, conv2d_weight_grad};
 pub use isa::Isa;

@@ -1,8 +1,9 @@
 //! Every kernel against an f64 loop over odd shapes, under each instruction set of this CPU, and across threads.
 
 use sogclr_kernels::{
-    Conv, Engine, Isa, MaxPool, NormInput, NormStats, conv2d, conv2d_input_grad, conv2d_weight_grad, max_pool,
-    max_pool_grad, mean_pool, mean_pool_grad, norm_apply, norm_backward, norm_stats, softmax_pair, softmax_sum,
+    Conv, Engine, Isa, MaxPool, NormGrad, NormInput, NormStats, Ranks, conv2d, conv2d_input_grad, conv2d_weight_grad,
+    max_pool, max_pool_grad, mean_pool, mean_pool_grad, norm_apply, norm_backward, norm_stats, softmax_pair,
+    softmax_sum,
 };
 use std::sync::Barrier;
 
@@ -185,7 +186,7 @@ fn batch_norm_gradients_are_finite_differences() {
     let (x, residual, probe) = (random(pixels * c, 1), random(pixels * c, 2), random(pixels * c, 3));
     let (weight, bias) = (random(c, 4).iter().map(|v| v + 1.0).collect::<Vec<_>>(), random(c, 5));
     let forward = |x: &[f32], weight: &[f32], bias: &[f32]| {
-        let stats = norm_stats(isa, x, c);
+        let stats = norm_stats(isa, x, c, Ranks::ALONE);
         let scale: Vec<f32> = (0..c).map(|k| weight[k] / (stats.var[k] + 1e-5).sqrt()).collect();
         let shift: Vec<f32> = (0..c).map(|k| bias[k] - stats.mean[k] * scale[k]).collect();
         let mut y = vec![0.0; x.len()];
@@ -195,7 +196,7 @@ fn batch_norm_gradients_are_finite_differences() {
     };
     let (_, stats) = forward(&x, &weight, &bias);
     let mut dx = probe.clone();
-    let grad = norm_backward(isa, NormInput::Keep(&x), None, &mut dx, &stats, &weight, 1e-5);
+    let grad = norm_backward(isa, NormInput::Keep(&x), None, &mut dx, &stats, &weight, 1e-5, Ranks::ALONE);
     let near = |label: &str, ours: f64, quotient: f64| {
         assert!((ours - quotient).abs() < 2e-3 * quotient.abs().max(1.0), "{label}: {ours} vs {quotient}");
     };
@@ -292,10 +293,11 @@ fn the_number_of_threads_does_not_change_a_byte() {
             for c in shapes() {
                 let (x, w, dy) = (random(c.x_len(), 1), random(c.w_len(), 2), random(c.y_len(), 3));
                 let [y, dx, dw] = ours(engine, c, &x, &w, &dy);
-                let stats = norm_stats(engine.isa, &y, c.co);
+                let stats = norm_stats(engine.isa, &y, c.co, Ranks::ALONE);
                 let weight = random(c.co, 4);
                 let (mut dn, mut spread) = (dy.clone(), vec![0.0; dx.len()]);
-                let grad = norm_backward(engine.isa, NormInput::Keep(&y), None, &mut dn, &stats, &weight, 1e-5);
+                let grad =
+                    norm_backward(engine.isa, NormInput::Keep(&y), None, &mut dn, &stats, &weight, 1e-5, Ranks::ALONE);
                 let pool = MaxPool { n: c.n, h: c.h, w: c.w, c: c.ci };
                 let mut largest = vec![0.0; pool.y_len()];
                 max_pool(pool, &x, &mut largest);
@@ -389,7 +391,7 @@ fn batch_norm_and_its_gradients_equal_the_loop() {
                 let (w, b) = (random(c, 10).iter().map(|v| v + 1.0).collect::<Vec<_>>(), random(c, 11));
                 let res = has_residual.then_some(res.as_slice());
                 let want = norm_reference(&x, res, &w, &b, relu, &dy);
-                let stats: NormStats = norm_stats(isa, &x, c);
+                let stats: NormStats = norm_stats(isa, &x, c, Ranks::ALONE);
                 let scale: Vec<f32> = (0..c).map(|k| w[k] / (stats.var[k] + 1e-5).sqrt()).collect();
                 let shift: Vec<f32> = (0..c).map(|k| b[k] - stats.mean[k] * scale[k]).collect();
                 let mut y = vec![9.0; x.len()];
@@ -398,10 +400,19 @@ fn batch_norm_and_its_gradients_equal_the_loop() {
                 let gate = relu.then_some(y.as_slice());
                 let (mut dx, mut dres) = (x.clone(), dy.clone());
                 let grad = if has_residual {
-                    norm_backward(isa, NormInput::BecomesGradient(&mut dx), gate, &mut dres, &stats, &w, 1e-5)
+                    norm_backward(
+                        isa,
+                        NormInput::BecomesGradient(&mut dx),
+                        gate,
+                        &mut dres,
+                        &stats,
+                        &w,
+                        1e-5,
+                        Ranks::ALONE,
+                    )
                 } else {
                     dx = dy.clone();
-                    norm_backward(isa, NormInput::Keep(&x), gate, &mut dx, &stats, &w, 1e-5)
+                    norm_backward(isa, NormInput::Keep(&x), gate, &mut dx, &stats, &w, 1e-5, Ranks::ALONE)
                 };
                 assert_close(&format!("{label} dx"), &dx, &want.dx, 2e-5);
                 assert_close(&format!("{label} dweight"), &grad.weight, &want.dw, 2e-5);
@@ -455,4 +466,53 @@ fn softmax_pairs_equal_the_loop() {
         softmax_pair(isa, &mut tiny, (200.0, -50.0), &[200.0; 20], &[-1e30; 20], 1.0);
         assert!(tiny.iter().all(|&v| (0.0..1e-30).contains(&v)), "{tiny:?}");
     }
+}
+
+/// Three processes with a third of the pixels each compute what one does with all of them.
+#[test]
+fn batch_norm_over_processes_is_that_of_the_whole_batch() {
+    let (isa, pixels, c, count) = (Isa::best(), 99, 17, 3);
+    // Means that differ between the parts.
+    let mut x = random(pixels * c, 1);
+    x.iter_mut().enumerate().for_each(|(i, v)| *v += (i / (pixels * c / count)) as f32);
+    let (weight, dy) = (random(c, 2), random(pixels * c, 3));
+    let stats = norm_stats(isa, &x, c, Ranks::ALONE);
+    let mut dx = dy.clone();
+    let grad = norm_backward(isa, NormInput::Keep(&x), None, &mut dx, &stats, &weight, 1e-5, Ranks::ALONE);
+
+    let (barrier, total) = (Barrier::new(count), std::sync::Mutex::new(Vec::new()));
+    let sum = |values: &mut [f64]| {
+        let mut all = total.lock().unwrap();
+        all.resize(values.len(), 0.0);
+        all.iter_mut().zip(values.iter()).for_each(|(a, v)| *a += v);
+        drop(all);
+        barrier.wait();
+        values.copy_from_slice(&total.lock().unwrap());
+        if barrier.wait().is_leader() {
+            total.lock().unwrap().clear();
+        }
+        barrier.wait();
+    };
+    let part = |rank: usize| {
+        let range = rank * x.len() / count..(rank + 1) * x.len() / count;
+        let (x, mut dx) = (&x[range.clone()], dy[range].to_vec());
+        let ranks = Ranks { count, sum: &sum };
+        let stats = norm_stats(isa, x, c, ranks);
+        let grad = norm_backward(isa, NormInput::Keep(x), None, &mut dx, &stats, &weight, 1e-5, ranks);
+        (stats, dx, grad)
+    };
+    let parts: Vec<_> = std::thread::scope(|scope| {
+        let part = &part;
+        let started: Vec<_> = (0..count).map(|rank| scope.spawn(move || part(rank))).collect();
+        started.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    let near = |a: &[f32], b: &[f32]| a.iter().zip(b).all(|(a, b)| (a - b).abs() < 1e-5 * b.abs().max(1.0));
+    for (of_all, _, _) in &parts {
+        assert!(near(&of_all.mean, &stats.mean) && near(&of_all.var, &stats.var));
+    }
+    assert!(near(&parts.iter().flat_map(|(_, dx, _)| dx.clone()).collect::<Vec<_>>(), &dx));
+    let added = |of: fn(&NormGrad) -> &[f32]| -> Vec<f32> {
+        (0..c).map(|k| parts.iter().map(|(_, _, grad)| of(grad)[k]).sum()).collect()
+    };
+    assert!(near(&added(|grad| &grad.weight), &grad.weight) && near(&added(|grad| &grad.bias), &grad.bias));
 }

@@ -5,16 +5,18 @@
 //! starts in the middle of an epoch sees exactly what an uninterrupted one would.
 
 mod crops;
+mod share;
 mod texts;
 
 pub use crops::Crops;
+pub use share::Share;
 pub use texts::Texts;
 
 use crate::augment::{AugmentConfig, Augmenter};
+use crate::comm::Group;
 use crate::data::{DataError, Image, Split};
-use crate::math::{Layout, Purpose, SampleRng};
+use crate::math::{Layout, Matrix, Purpose, SampleRng};
 use rayon::prelude::*;
-use std::ops::Range;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, sync_channel};
 
@@ -51,7 +53,7 @@ impl BatchPlan {
     }
 }
 
-/// One global batch; pixels only of the samples `ours`.
+/// One global batch; pixels only of this rank's share.
 pub struct Batch {
     /// Number of the step, from 0.
     pub step: usize,
@@ -59,8 +61,8 @@ pub struct Batch {
     pub epoch: usize,
     /// Sample ids of the global batch.
     pub ids: Vec<usize>,
-    /// The places in `ids` that belong to this rank; all of them in one process.
-    pub ours: Range<usize>,
+    /// The places in `ids` whose samples this rank holds; all of them in one process.
+    pub share: Share,
     /// Classes of the global batch, where the data has them.
     pub labels: Option<Vec<u32>>,
     /// The crop groups; the first holds the large ones.
@@ -69,6 +71,17 @@ pub struct Batch {
     pub tiles: Option<Crops>,
     /// The captions, for image–text pairs.
     pub texts: Option<Texts>,
+}
+
+impl Batch {
+    /// One large view of every sample of the batch, from all ranks.
+    pub fn whole_view(&self, view: usize, group: &Group) -> Crops {
+        let (crops, share) = (&self.crops[0], self.share.len());
+        let ours = crops.pixels[view * share * crops.area()..][..share * crops.area()].to_vec();
+        let ours = Matrix::from_shape_vec((share, crops.area()), ours).expect("whole crops");
+        let pixels = self.share.gather(group, ours).into_raw_vec_and_offset().0;
+        Crops { count: 1, pixels, ..*crops }
+    }
 }
 
 /// What is made of a sample.
@@ -115,14 +128,8 @@ pub struct Loader {
 }
 
 impl Loader {
-    /// Batches from `first_step` to the end of the plan, for rank `rank` of `ranks`.
-    pub fn start(
-        split: Arc<Split>,
-        rendering: Rendering,
-        plan: BatchPlan,
-        first_step: usize,
-        (rank, ranks): (usize, usize),
-    ) -> Self {
+    /// This rank's part of the batches from `first_step` to the end of the plan.
+    pub fn start(split: Arc<Split>, rendering: Rendering, plan: BatchPlan, first_step: usize, share: Share) -> Self {
         let (sender, receiver) = sync_channel(PREFETCH);
         std::thread::spawn(move || {
             let (mut epoch, mut order) = (usize::MAX, Vec::new());
@@ -133,9 +140,7 @@ impl Loader {
                 }
                 let first = step % plan.steps_per_epoch() * plan.batch;
                 let ids = order[first..first + plan.batch].to_vec();
-                let share = plan.batch / ranks;
-                let ours = rank * share..(rank + 1) * share;
-                let batch = render_batch(&split, &rendering, step, epoch, ids, ours);
+                let batch = render_batch(&split, &rendering, step, epoch, ids, share);
                 let failed = batch.is_err();
                 // The receiver is gone once training stops.
                 if sender.send(batch).is_err() || failed {
@@ -158,7 +163,7 @@ fn render_batch(
     step: usize,
     epoch: usize,
     ids: Vec<usize>,
-    ours: Range<usize>,
+    ours: Share,
 ) -> Result<Batch, DataError> {
     let Rendering { augment, context, seed, layout } = rendering;
     let (share, seed, channels) = (ours.len(), *seed, augment.channels());
@@ -181,8 +186,8 @@ fn render_batch(
             places[place % share].1.push(out);
         }
     }
-    let ours_ids = &ids[ours.clone()];
-    render(split, augment, *layout, ours_ids, places, |augmenter, image, id, (slots, mut tiles)| {
+    let ours_ids: Vec<usize> = ours.places().into_iter().map(|place| ids[place]).collect();
+    render(split, augment, *layout, &ours_ids, places, |augmenter, image, id, (slots, mut tiles)| {
         for (group, view, out) in slots {
             let mut rng = SampleRng::augment(seed, epoch, id, view);
             augmenter.view(image, &augment.views[group], &mut rng, out);
@@ -192,9 +197,9 @@ fn render_batch(
             augmenter.jigsaw(image, config, &mut rng, &mut tiles);
         }
     })?;
-    let texts = context.map(|context| Texts::draw(split, ours_ids, seed, epoch, context));
+    let texts = context.map(|context| Texts::draw(split, &ours_ids, seed, epoch, context));
     let labels = ids.iter().map(|&id| split.label(id)).collect();
-    Ok(Batch { step, epoch, ids, ours, labels, crops, tiles, texts })
+    Ok(Batch { step, epoch, ids, share: ours, labels, crops, tiles, texts })
 }
 
 /// Group of crops, view, and where the view goes.
@@ -204,6 +209,7 @@ type Slot<'a> = (usize, usize, &'a mut [f32]);
 mod tests {
     use super::*;
     use crate::augment::{CropGroup, Jigsaw, Preset};
+    use crate::comm::threads;
     use crate::data::{DataConfig, Dataset};
 
     fn split() -> Arc<Split> {
@@ -228,11 +234,11 @@ mod tests {
 
     #[test]
     fn starting_in_the_middle_gives_the_same_batches() {
-        let whole = Loader::start(split(), augment(), plan(), 0, (0, 1));
+        let whole = Loader::start(split(), augment(), plan(), 0, Share::whole(8));
         let all: Vec<Batch> = std::iter::from_fn(|| whole.next_batch()).map(Result::unwrap).collect();
         assert_eq!(all.len(), 12);
         assert_eq!(all[0].crops[0].pixels.len(), 2 * 8 * 3 * 144);
-        let late = Loader::start(split(), augment(), plan(), 7, (0, 1));
+        let late = Loader::start(split(), augment(), plan(), 7, Share::whole(8));
         let batch = late.next_batch().unwrap().unwrap();
         assert_eq!((batch.step, batch.epoch), (7, 1));
         assert_eq!(batch.ids, all[7].ids);
@@ -245,7 +251,7 @@ mod tests {
         let render_with = |threads| {
             let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
             pool.install(|| {
-                pixels(&render_batch(&split(), &augment(), 0, 0, (0..10).collect(), 0..10).unwrap()).concat()
+                pixels(&render_batch(&split(), &augment(), 0, 0, (0..10).collect(), Share::whole(10)).unwrap()).concat()
             })
         };
         assert_eq!(render_with(1), render_with(3));
@@ -253,8 +259,9 @@ mod tests {
 
     #[test]
     fn ranks_share_the_batch_without_changing_pixels() {
-        let whole = render_batch(&split(), &augment(), 0, 0, (0..8).collect(), 0..8).unwrap();
-        let second = render_batch(&split(), &augment(), 0, 0, (0..8).collect(), 4..8).unwrap();
+        let whole = render_batch(&split(), &augment(), 0, 0, (0..8).collect(), Share::whole(8)).unwrap();
+        let half = Share::of(&threads(2)[1], 8, 1, None).unwrap();
+        let second = render_batch(&split(), &augment(), 0, 0, (0..8).collect(), half).unwrap();
         let view = 3 * 12 * 12;
         assert_eq!(
             second.crops[0].pixels[..4 * view],

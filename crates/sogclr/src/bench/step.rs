@@ -2,8 +2,8 @@
 //! encoder, image–text pairs, the two-way loss and AdamW.
 
 use super::{peak_rss_mb, time};
-use crate::batch::{Batch, Crops, Texts};
-use crate::comm::Solo;
+use crate::batch::{Batch, Crops, Share, Texts};
+use crate::comm::Group;
 use crate::data::Modality;
 use crate::encoder::{Compute, Model, ModelConfig};
 use crate::loss::LossError;
@@ -73,7 +73,7 @@ impl StepBench {
             step: 0,
             epoch: 0,
             ids: (0..self.batch).collect(),
-            ours: 0..self.batch,
+            share: Share::whole(self.batch),
             labels: None,
             crops: vec![Crops { pixels, ..Crops::new(views, size, channels, self.batch, self.compute.layout()) }],
             tiles: None,
@@ -81,7 +81,7 @@ impl StepBench {
         };
         let timing = time(WARM_UP, self.steps, |index| {
             batch.step = index;
-            learner.step(&batch, &plan, &Solo)?;
+            learner.step(&batch, &plan, &Group::solo())?;
             done();
             Ok(())
         })?;

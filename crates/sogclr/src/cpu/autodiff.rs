@@ -1,6 +1,7 @@
 //! The operations on burn's autodiff graph, with their gradients.
 
 use super::ops::{ChannelsLast, ChannelsLastGrad};
+use crate::comm::Group;
 use burn::backend::autodiff::checkpoint::base::Checkpointer;
 use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
 use burn::backend::autodiff::grads::Gradients;
@@ -71,6 +72,8 @@ struct NormState<B: Backend> {
     y: Option<FloatTensor<B>>,
     epsilon: f64,
     isa: Isa,
+    /// The ranks that share the batch.
+    group: Group,
 }
 
 /// y, mean, var
@@ -85,9 +88,9 @@ impl<B: ChannelsLastGrad, const N: usize> Backward<B, N> for NormBackward {
 
     fn backward(self, ops: Ops<Self::State, N>, grads: &mut Gradients, _: &mut Checkpointer) {
         let dy = grads.consume::<B>(&ops.node);
-        let NormState { x, weight, mean, var, y, epsilon, isa } = ops.state;
+        let NormState { x, weight, mean, var, y, epsilon, isa, group } = ops.state;
         let wants_residual = ops.parents.get(3).is_some_and(Option::is_some);
-        let grad = B::norm_backward(x, weight, mean, var, y, dy, wants_residual, epsilon, isa);
+        let grad = B::norm_backward(x, weight, mean, var, y, dy, wants_residual, epsilon, isa, &group);
         let all = [Some(grad.x), Some(grad.weight), Some(grad.bias), grad.residual];
         for (node, grad) in ops.parents.into_iter().zip(all) {
             if let (Some(node), Some(grad)) = (node, grad) {
@@ -147,11 +150,12 @@ impl<B: ChannelsLastGrad, C: CheckpointStrategy> ChannelsLast for Autodiff<B, C>
         relu: bool,
         epsilon: f64,
         isa: Isa,
+        group: Group,
     ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>) {
         let ((x, x_node), (weight, weight_node), (bias, bias_node)) =
             (x.into_parts(), weight.into_parts(), bias.into_parts());
-        let (y, mean, var) = B::norm(x.clone(), weight.clone(), bias, relu, epsilon, isa);
-        let state = NormState { x, weight, mean, var, y: relu.then(|| y.clone()), epsilon, isa };
+        let (y, mean, var) = B::norm(x.clone(), weight.clone(), bias, relu, epsilon, isa, group.clone());
+        let state = NormState { x, weight, mean, var, y: relu.then(|| y.clone()), epsilon, isa, group };
         track_norm::<B, C, 3>([x_node, weight_node, bias_node], state, y)
     }
 
@@ -163,11 +167,12 @@ impl<B: ChannelsLastGrad, C: CheckpointStrategy> ChannelsLast for Autodiff<B, C>
         relu: bool,
         epsilon: f64,
         isa: Isa,
+        group: Group,
     ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>) {
         let ((x, x_node), (weight, weight_node)) = (x.into_parts(), weight.into_parts());
         let ((bias, bias_node), (residual, residual_node)) = (bias.into_parts(), residual.into_parts());
-        let (y, mean, var) = B::norm_add(x.clone(), weight.clone(), bias, residual, relu, epsilon, isa);
-        let state = NormState { x, weight, mean, var, y: relu.then(|| y.clone()), epsilon, isa };
+        let (y, mean, var) = B::norm_add(x.clone(), weight.clone(), bias, residual, relu, epsilon, isa, group.clone());
+        let state = NormState { x, weight, mean, var, y: relu.then(|| y.clone()), epsilon, isa, group };
         track_norm::<B, C, 4>([x_node, weight_node, bias_node, residual_node], state, y)
     }
 

@@ -1,13 +1,14 @@
 //! The operations on burn's CPU backend, in buffers that are used again from step to step.
 
 use super::ops::{ChannelsLast, ChannelsLastGrad, NormGrads};
+use crate::comm::Group;
 use burn::backend::Flex;
 use burn::backend::tensor::FloatTensor;
 use burn::tensor::{DType, Tensor, TensorData};
 use burn_std::{AccessError, AccessPolicy, AllocationController, AllocationProperty, Bytes};
 use sogclr_kernels::{
-    Buffer, Conv, Engine, Isa, MaxPool, NormInput, NormStats, conv2d, conv2d_input_grad, conv2d_weight_grad, max_pool,
-    max_pool_grad, mean_pool, mean_pool_grad, norm_apply, norm_backward, norm_stats,
+    Buffer, Conv, Engine, Isa, MaxPool, NormInput, NormStats, Ranks, conv2d, conv2d_input_grad, conv2d_weight_grad,
+    max_pool, max_pool_grad, mean_pool, mean_pool_grad, norm_apply, norm_backward, norm_stats,
 };
 use std::mem::MaybeUninit;
 
@@ -102,6 +103,12 @@ fn pool_shape(x: &FlexTensor) -> MaxPool {
     MaxPool { n: x[0], h: x[1], w: x[2], c: x[3] }
 }
 
+/// The ranks of a group, as kernels know them.
+fn with_ranks<T>(group: &Group, f: impl FnOnce(Ranks) -> T) -> T {
+    f(Ranks { count: group.size(), sum: &|values| group.sum_f64(values) })
+}
+
+#[expect(clippy::too_many_arguments, reason = "the inputs of one formula")]
 fn norm_forward(
     x: FlexTensor,
     weight: FlexTensor,
@@ -110,10 +117,11 @@ fn norm_forward(
     relu: bool,
     epsilon: f64,
     isa: Isa,
+    group: &Group,
 ) -> (FlexTensor, FlexTensor, FlexTensor) {
     let (x, weight, bias, residual) = (packed(x), packed(weight), packed(bias), residual.map(packed));
     let channels = values(&weight).len();
-    let stats = norm_stats(isa, values(&x), channels);
+    let stats = with_ranks(group, |ranks| norm_stats(isa, values(&x), channels, ranks));
     let scale: Vec<f32> =
         values(&weight).iter().zip(&stats.var).map(|(w, var)| w / (var + epsilon as f32).sqrt()).collect();
     let shift: Vec<f32> = (0..channels).map(|c| values(&bias)[c] - stats.mean[c] * scale[c]).collect();
@@ -156,8 +164,9 @@ impl ChannelsLast for Flex {
         relu: bool,
         epsilon: f64,
         isa: Isa,
+        group: Group,
     ) -> (FlexTensor, FlexTensor, FlexTensor) {
-        norm_forward(x, weight, bias, None, relu, epsilon, isa)
+        norm_forward(x, weight, bias, None, relu, epsilon, isa, &group)
     }
 
     fn norm_add(
@@ -168,8 +177,9 @@ impl ChannelsLast for Flex {
         relu: bool,
         epsilon: f64,
         isa: Isa,
+        group: Group,
     ) -> (FlexTensor, FlexTensor, FlexTensor) {
-        norm_forward(x, weight, bias, Some(residual), relu, epsilon, isa)
+        norm_forward(x, weight, bias, Some(residual), relu, epsilon, isa, &group)
     }
 
     fn scale_shift(
@@ -236,12 +246,14 @@ impl ChannelsLastGrad for Flex {
         wants_residual: bool,
         epsilon: f64,
         isa: Isa,
+        group: &Group,
     ) -> NormGrads<Flex> {
         let (weight, y, mut dy) = (packed(weight), y.map(packed), owned(dy));
         let stats = NormStats { mean: values(&packed(mean)).to_vec(), var: values(&packed(var)).to_vec() };
         let gate = y.as_ref().map(values);
-        let backward =
-            |x: NormInput, dy: &mut [f32]| norm_backward(isa, x, gate, dy, &stats, values(&weight), epsilon as f32);
+        let backward = |x: NormInput, dy: &mut [f32]| {
+            with_ranks(group, |ranks| norm_backward(isa, x, gate, dy, &stats, values(&weight), epsilon as f32, ranks))
+        };
         // Gradients take the place of what they are made of: dx that of dy, or of x where the residual takes dy's.
         let (grad, x, residual) = if wants_residual {
             let mut x = owned(x);

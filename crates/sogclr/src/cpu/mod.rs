@@ -10,6 +10,7 @@ mod ops;
 pub(crate) use flex::in_place;
 pub use sogclr_kernels::{Engine, Isa};
 
+use crate::comm::Group;
 use burn::backend::{Dispatch, DispatchDevice};
 use burn::tensor::{Device, Tensor};
 use ops::ChannelsLast;
@@ -34,7 +35,8 @@ pub(crate) fn mean_pool(x: Tensor<4>) -> Tensor<2> {
     Tensor::from_dispatch(<Dispatch as ChannelsLast>::mean_pool_last(x.into_dispatch()))
 }
 
-/// Output, mean and biased variance of batch norm over all axes but the last, then the residual, then ReLU.
+/// Output, mean and biased variance of batch norm over all axes but the last, over the batches of all ranks, then the residual, then ReLU.
+#[expect(clippy::too_many_arguments, reason = "the inputs of one formula")]
 pub(crate) fn norm_train<const D: usize>(
     x: Tensor<D>,
     weight: Tensor<1>,
@@ -43,11 +45,15 @@ pub(crate) fn norm_train<const D: usize>(
     relu: bool,
     epsilon: f64,
     engine: Engine,
+    group: &Group,
 ) -> (Tensor<D>, Tensor<1>, Tensor<1>) {
+    let group = group.clone();
     let (x, weight, bias) = (x.into_dispatch(), weight.into_dispatch(), bias.into_dispatch());
     let (y, mean, var) = match residual {
-        None => <Dispatch as ChannelsLast>::norm(x, weight, bias, relu, epsilon, engine.isa),
-        Some(r) => <Dispatch as ChannelsLast>::norm_add(x, weight, bias, r.into_dispatch(), relu, epsilon, engine.isa),
+        None => <Dispatch as ChannelsLast>::norm(x, weight, bias, relu, epsilon, engine.isa, group),
+        Some(r) => {
+            <Dispatch as ChannelsLast>::norm_add(x, weight, bias, r.into_dispatch(), relu, epsilon, engine.isa, group)
+        }
     };
     (Tensor::from_dispatch(y), Tensor::from_dispatch(mean), Tensor::from_dispatch(var))
 }

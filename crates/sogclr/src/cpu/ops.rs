@@ -1,5 +1,6 @@
 //! The operations that our kernels compute, and their gradients.
 
+use crate::comm::Group;
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Backend, backend_extension};
 use sogclr_kernels::{Engine, Isa};
@@ -20,8 +21,10 @@ pub trait ChannelsLast: Backend {
         relu: bool,
         epsilon: f64,
         isa: Isa,
+        group: Group,
     ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>);
 
+    #[allow(clippy::too_many_arguments)] // the inputs of one formula
     fn norm_add(
         x: FloatTensor<Self>,
         weight: FloatTensor<Self>,
@@ -30,6 +33,7 @@ pub trait ChannelsLast: Backend {
         relu: bool,
         epsilon: f64,
         isa: Isa,
+        group: Group,
     ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>);
 
     fn scale_shift(
@@ -72,6 +76,7 @@ pub trait ChannelsLastGrad: ChannelsLast {
         wants_residual: bool,
         epsilon: f64,
         isa: Isa,
+        group: &Group,
     ) -> NormGrads<Self>;
 }
 

@@ -3,6 +3,7 @@
 
 use super::Compute;
 use super::layers::value_for;
+use crate::comm::Group;
 use crate::cpu::{self, Engine};
 use burn::module::{Module, ModuleMapper, Param, ParamId};
 use burn::tensor::{Tensor, activation::relu, module};
@@ -14,10 +15,10 @@ const MOMENTUM: f64 = 0.1;
 
 /// How a forward pass treats batch norm.
 pub enum Pass<'a> {
-    /// Normalise by the batch and collect its statistics.
-    Train(&'a mut BufferUpdates),
-    /// Normalise by the batch and leave the running statistics alone.
-    Batch,
+    /// Normalise by the batch of all ranks and collect its statistics.
+    Train(&'a mut BufferUpdates, &'a Group),
+    /// Normalise by the batch of all ranks and leave the running statistics alone.
+    Batch(&'a Group),
     /// Normalise by the running statistics.
     Eval,
 }
@@ -95,7 +96,7 @@ impl BatchNorm {
             Some(bias) => value_for(bias, &x),
             None => weight.clone().detach().zeros_like(),
         };
-        match (pass, self.engine) {
+        match (&mut *pass, self.engine) {
             (Pass::Eval, Some(engine)) => {
                 let scale = weight / (value_for(&self.running_var, &x) + EPSILON).sqrt();
                 let shift = bias - value_for(&self.running_mean, &x) * scale.clone();
@@ -111,17 +112,17 @@ impl BatchNorm {
                 let (mean, var) = (value_for(&self.running_mean, &x), value_for(&self.running_var, &x));
                 activate(module::batch_norm(x, weight, bias, mean, var, EPSILON), residual, relu)
             }
-            (pass, engine) => {
+            (Pass::Train(_, group) | Pass::Batch(group), engine) => {
                 let channels = self.running_mean.val().dims()[0];
-                let count = x.dims().iter().product::<usize>() / channels;
+                let count = group.size() * x.dims().iter().product::<usize>() / channels;
                 let (y, mean, var) = match engine {
-                    Some(engine) => cpu::norm_train(x, weight, bias, residual, relu, EPSILON, engine),
+                    Some(engine) => cpu::norm_train(x, weight, bias, residual, relu, EPSILON, engine, group),
                     None => {
                         let batch = module::batch_norm_train(x, weight, bias, EPSILON);
                         (activate(batch.output, residual, relu), batch.mean, batch.variance)
                     }
                 };
-                if let Pass::Train(updates) = pass {
+                if let Pass::Train(updates, _) = pass {
                     // PyTorch keeps the unbiased variance.
                     let unbiased = count as f64 / (count.max(2) - 1) as f64;
                     updates.add(&self.running_mean, mean.inner());
@@ -187,7 +188,7 @@ mod tests {
     fn running_statistics_move_when_a_step_is_applied_and_not_before() {
         for compute in computes() {
             let (norm, mut seen) = (BatchNorm::new(2, &compute), BufferUpdates::default());
-            let y = norm.forward(batch(&compute), None, false, &mut Pass::Train(&mut seen));
+            let y = norm.forward(batch(&compute), None, false, &mut Pass::Train(&mut seen, &Group::solo()));
             let (first, second) = ((26.0_f32 / 3.0).sqrt(), (1400.0_f32 / 3.0).sqrt());
             let want = [-3.0 / first, -20.0 / second, -1.0 / first, -10.0 / second, 4.0 / first, 30.0 / second];
             assert_close(&to_host(y), &want);
@@ -208,8 +209,8 @@ mod tests {
         let (norm, mut seen) = (BatchNorm::new(2, &compute), BufferUpdates::default());
         // Means 2 and 1, variances 8 and 2 without bias.
         let small = Tensor::<2>::from_data([[0.0_f32, 0.0], [4.0, 2.0]], compute.device());
-        norm.forward(batch(&compute), None, false, &mut Pass::Train(&mut seen));
-        norm.forward(small, None, false, &mut Pass::Train(&mut seen));
+        norm.forward(batch(&compute), None, false, &mut Pass::Train(&mut seen, &Group::solo()));
+        norm.forward(small, None, false, &mut Pass::Train(&mut seen, &Group::solo()));
         let [mean, var] = running(&apply_buffers(norm, &mut seen));
         assert_close(&mean, &[0.3, 1.55]);
         assert_close(&var, &[0.9 + 1.05, 0.9 + 35.1]);
@@ -219,8 +220,8 @@ mod tests {
     fn a_pass_over_a_batch_alone_is_normalised_by_it_and_collects_nothing() {
         for compute in computes() {
             let (norm, mut seen) = (BatchNorm::new(2, &compute), BufferUpdates::default());
-            let trained = norm.forward(batch(&compute), None, false, &mut Pass::Train(&mut seen));
-            let looked_at = norm.forward(batch(&compute), None, false, &mut Pass::Batch);
+            let trained = norm.forward(batch(&compute), None, false, &mut Pass::Train(&mut seen, &Group::solo()));
+            let looked_at = norm.forward(batch(&compute), None, false, &mut Pass::Batch(&Group::solo()));
             assert_eq!(to_host(trained), to_host(looked_at));
             assert_eq!(seen.0.values().map(|(_, passes)| *passes).collect::<Vec<_>>(), [1, 1]);
         }
@@ -252,7 +253,7 @@ mod tests {
         let norm = BatchNorm::new(2, &compute).without_bias().zero_weight();
         assert_eq!(export(&norm).into_keys().collect::<Vec<_>>(), ["running_mean", "running_var", "weight"]);
         let residual = Tensor::from_data([[1.0_f32, -2.0], [3.0, 4.0], [5.0, 6.0]], compute.device());
-        let y = norm.forward(batch(&compute), Some(residual), false, &mut Pass::Batch);
+        let y = norm.forward(batch(&compute), Some(residual), false, &mut Pass::Batch(&Group::solo()));
         assert_eq!(to_host(y), [1.0, -2.0, 3.0, 4.0, 5.0, 6.0]);
     }
 }

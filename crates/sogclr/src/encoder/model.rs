@@ -107,6 +107,7 @@ impl Model {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::comm::Group;
     use crate::params::export;
 
     /// A ResNet of one to four channels for images of 8 pixels.
@@ -155,7 +156,8 @@ mod tests {
         let pairs = ModelConfig { text: text(Some(9)), ..resnet() };
         for config in [resnet(), with_head, pairs] {
             let shape = compute.layout().shape(2, 3, config.image_size);
-            let y = Model::new(&config, 1, &compute).forward(Tensor::ones(shape, compute.device()), &mut Pass::Batch);
+            let y = Model::new(&config, 1, &compute)
+                .forward(Tensor::ones(shape, compute.device()), &mut Pass::Batch(&Group::solo()));
             assert_eq!(y.dims(), [2, config.output()]);
         }
     }

@@ -288,6 +288,7 @@ impl Network for Vit {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::comm::Group;
     use crate::params::{export, initialise, initialise_by, to_host};
     use burn::tensor::{Gradients, TensorData};
 
@@ -369,7 +370,7 @@ mod tests {
         let compute = Compute::cpu().autodiff();
         let gradients = |net: Vit| {
             let net = initialise(net, 5);
-            let out = net.forward(images(1.0, &compute), &mut Pass::Batch);
+            let out = net.forward(images(1.0, &compute), &mut Pass::Batch(&Group::solo()));
             let grads: Gradients = out.narrow(1, 0, 1).sum().backward();
             let proj = &net.patch_embed.proj;
             let size = |grad: Option<Vec<f32>>| grad.map(|grad| grad.iter().map(|g| g.abs()).sum::<f32>());

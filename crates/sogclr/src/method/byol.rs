@@ -16,6 +16,7 @@ use super::predictor::{Predictor, Predictors, check_hidden};
 use super::{BuildContext, Method, Recipe, Registered, Setting, Spec, StepEnd};
 use crate::batch::Batch;
 use crate::check::Problem;
+use crate::comm::Group;
 use crate::encoder::{Model, Pass};
 use crate::loss::{Byol, Loss, SetName};
 use crate::math::Matrix;
@@ -88,9 +89,11 @@ impl Method for ByolMethod {
         &Byol
     }
 
-    fn keys(&self, batch: &Batch, chunk: usize) -> Vec<(SetName, Matrix)> {
-        let order: Vec<usize> = (0..batch.ours.len()).collect();
-        let key = |view: usize| (SetName::Key(view), self.follower.embed(batch, view, &order, chunk));
+    fn keys(&self, batch: &Batch, chunk: usize, group: &Group) -> Vec<(SetName, Matrix)> {
+        let order: Vec<usize> = (0..batch.share.len()).collect();
+        let at_once = batch.share.of_chunk(chunk);
+        let embed = |view| self.follower.embed(&batch.crops[0], view, &order, at_once, group);
+        let key = |view: usize| (SetName::Key(view), embed(view));
         vec![key(0), key(1)]
     }
 

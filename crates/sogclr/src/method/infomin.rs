@@ -21,6 +21,7 @@ use super::{BuildContext, Method, Recipe, Registered, Setting, Spec, StepEnd, ch
 use crate::augment::{Jigsaw, Preset, RandAugment};
 use crate::batch::Batch;
 use crate::check::Problem;
+use crate::comm::Group;
 use crate::encoder::{Compute, Linear, Model, Network, Pass};
 use crate::loss::{KeyNce, Loss, Negatives, SetName};
 use crate::math::Matrix;
@@ -168,8 +169,8 @@ impl Method for Infomin {
         self.keys.groups()
     }
 
-    fn keys(&self, batch: &Batch, chunk: usize) -> Vec<(SetName, Matrix)> {
-        self.keys.embed(batch, chunk)
+    fn keys(&self, batch: &Batch, chunk: usize, group: &Group) -> Vec<(SetName, Matrix)> {
+        self.keys.embed(batch, chunk, group)
     }
 
     fn further_sets(

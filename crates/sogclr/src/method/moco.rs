@@ -19,12 +19,13 @@ use super::{BuildContext, Method, Recipe, Registered, Setting, Spec, StepEnd, ch
 use crate::augment::Preset;
 use crate::batch::Batch;
 use crate::check::Problem;
+use crate::comm::Group;
 use crate::encoder::Model;
 use crate::loss::{KeyNce, Loss, Negatives, SetName};
 use crate::math::{Matrix, Purpose, SampleRng};
 use crate::optim::{LearningRate, OptimizerConfig, Scaling, Sgd};
 use crate::params::{NamedTensors, ParamError};
-use ndarray::ArrayView2;
+use ndarray::{ArrayView2, Axis};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -150,11 +151,21 @@ impl QueuedKeys {
     }
 
     /// The keys, normalised in groups that are dealt anew in every step.
-    pub fn embed(&self, batch: &Batch, chunk: usize) -> Vec<(SetName, Matrix)> {
-        let (step, first) = (batch.step as u64, batch.ours.start as u64);
-        let order = SampleRng::new(self.seed, Purpose::Keys, step, first, 0).permutation(batch.ours.len());
-        let group = (batch.ids.len() / self.groups).min(chunk);
-        vec![(SetName::Key(1), self.follower.embed(batch, 1, &order, group))]
+    pub fn embed(&self, batch: &Batch, chunk: usize, group: &Group) -> Vec<(SetName, Matrix)> {
+        let samples = batch.ids.len();
+        let order = SampleRng::new(self.seed, Purpose::Keys, batch.step as u64, 0, 0).permutation(samples);
+        let at_once = (samples / self.groups).min(chunk);
+        // A rank takes an equal part of each new group; its images may lie on any rank.
+        let (pixels, part) = (batch.whole_view(1, group), at_once / group.size());
+        let of_rank =
+            |rank: usize| order.chunks(at_once).flat_map(move |new| new.chunks(part).nth(rank).unwrap_or(&[]));
+        let ours: Vec<usize> = of_rank(group.rank()).copied().collect();
+        let dealt = group.gather(self.follower.embed(&pixels, 0, &ours, part, group));
+        let mut keys = Matrix::zeros(dealt.dim());
+        for (&place, key) in (0..group.size()).flat_map(of_rank).zip(dealt.outer_iter()) {
+            keys.row_mut(place).assign(&key);
+        }
+        vec![(SetName::Key(1), keys.select(Axis(0), &batch.share.places()))]
     }
 
     pub fn after_step(&mut self, end: &StepEnd) {
@@ -197,8 +208,8 @@ impl Method for Moco {
         self.keys.groups()
     }
 
-    fn keys(&self, batch: &Batch, chunk: usize) -> Vec<(SetName, Matrix)> {
-        self.keys.embed(batch, chunk)
+    fn keys(&self, batch: &Batch, chunk: usize, group: &Group) -> Vec<(SetName, Matrix)> {
+        self.keys.embed(batch, chunk, group)
     }
 
     fn queue(&self) -> Option<ArrayView2<'_, f32>> {

@@ -60,6 +60,7 @@ pub use vicreg::VicregConfig;
 use crate::augment::{AugmentConfig, Preset};
 use crate::batch::Batch;
 use crate::check::{Problem, require};
+use crate::comm::Group;
 use crate::data::Modality;
 use crate::encoder::{BufferUpdates, Compute, HeadConfig, Model, ModelConfig, Pass};
 use crate::loss::{EmbeddingSets, Loss, Progress, SetName};
@@ -325,9 +326,9 @@ pub trait Method: Send + Sync {
         1
     }
 
-    /// Embedding sets without gradient for the whole batch, such as momentum keys. At most `chunk` samples go through a
-    /// network at once.
-    fn keys(&self, _batch: &Batch, _chunk: usize) -> Vec<(SetName, Matrix)> {
+    /// Embedding sets without gradient for this rank's share of the batch, such as momentum keys. At most `chunk` samples
+    /// of all ranks go through a network at once.
+    fn keys(&self, _batch: &Batch, _chunk: usize, _group: &Group) -> Vec<(SetName, Matrix)> {
         Vec::new()
     }
 

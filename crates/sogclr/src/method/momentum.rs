@@ -1,8 +1,9 @@
 //! A second model that follows the trained one: k ← m·k + (1−m)·q after every step. It is never trained.
 
 use super::{BuildContext, Setting};
-use crate::batch::Batch;
+use crate::batch::Crops;
 use crate::check::Problem;
+use crate::comm::Group;
 use crate::encoder::{Compute, Model, Pass};
 use crate::math::Matrix;
 use crate::params::to_matrix;
@@ -33,20 +34,16 @@ impl MomentumEncoder {
         Ok(())
     }
 
-    /// Embeddings `[samples, dim]` of view `view`. The samples pass in the order `order`, `group` at a time, and batch
-    /// norm sees one group at a time; the result is in the batch's own order.
-    pub fn embed(&self, batch: &Batch, view: usize, order: &[usize], group: usize) -> Matrix {
-        let mut keys: Option<Matrix> = None;
-        for rows in order.chunks(group) {
-            let x = batch.crops[0].tensor(view..view + 1, rows, self.compute.device());
-            let h = self.model.forward(x, &mut Pass::Batch);
-            let h = to_matrix(h);
-            let keys = keys.get_or_insert_with(|| Matrix::zeros((order.len(), h.ncols())));
-            for (&row, h) in rows.iter().zip(h.outer_iter()) {
-                keys.row_mut(row).assign(&h);
-            }
-        }
-        keys.expect("a batch is not empty")
+    /// Embeddings `[rows, dim]` of the crops `view` of the samples `rows`, `at_once` at a time; batch norm sees as many of
+    /// every rank.
+    pub fn embed(&self, crops: &Crops, view: usize, rows: &[usize], at_once: usize, group: &Group) -> Matrix {
+        let embed = |rows: &[usize]| {
+            let x = crops.tensor(view..view + 1, rows, self.compute.device());
+            to_matrix(self.model.forward(x, &mut Pass::Batch(group)))
+        };
+        let pieces: Vec<Matrix> = rows.chunks(at_once).map(embed).collect();
+        let views: Vec<_> = pieces.iter().map(|piece| piece.view()).collect();
+        ndarray::concatenate(ndarray::Axis(0), &views).expect("embeddings of one dimension")
     }
 
     /// k ← m·k + (1−m)·q for every trained parameter.

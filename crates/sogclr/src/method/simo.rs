@@ -18,6 +18,7 @@ use super::momentum::{MomentumEncoder, check_momentum, default_momentum};
 use super::{BuildContext, Method, Registered, Setting, Spec, StepEnd, check_temperature};
 use crate::batch::Batch;
 use crate::check::Problem;
+use crate::comm::Group;
 use crate::encoder::Model;
 use crate::loss::{KeyNce, Loss, Negatives, NtXent, SetName};
 use crate::math::Matrix;
@@ -92,9 +93,10 @@ impl Method for Simo {
         1
     }
 
-    fn keys(&self, batch: &Batch, chunk: usize) -> Vec<(SetName, Matrix)> {
-        let order: Vec<usize> = (0..batch.ours.len()).collect();
-        vec![(SetName::Key(1), self.follower.embed(batch, 1, &order, chunk))]
+    fn keys(&self, batch: &Batch, chunk: usize, group: &Group) -> Vec<(SetName, Matrix)> {
+        let order: Vec<usize> = (0..batch.share.len()).collect();
+        let at_once = batch.share.of_chunk(chunk);
+        vec![(SetName::Key(1), self.follower.embed(&batch.crops[0], 1, &order, at_once, group))]
     }
 
     fn after_step(&mut self, end: StepEnd) {

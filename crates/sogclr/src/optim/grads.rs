@@ -1,5 +1,6 @@
 //! Gradients by parameter name, flattened and off the autodiff graph.
 
+use crate::comm::Group;
 use crate::math::Matrix;
 use crate::params::to_host;
 use crate::params::{NamedVisitor, visit_named};
@@ -70,8 +71,9 @@ impl NamedGrads {
         self.0.into_values().flat_map(to_host).map(f64::from).collect()
     }
 
-    /// Replaces every gradient, in the order of names.
-    pub fn map(self, mut f: impl FnMut(Tensor<1>) -> Tensor<1>) -> Self {
-        Self(self.0.into_iter().map(|(name, grad)| (name, f(grad))).collect())
+    /// Every gradient, added over the ranks.
+    pub fn summed(self, group: &Group) -> Self {
+        let (names, grads): (Vec<_>, Vec<_>) = self.0.into_iter().unzip();
+        Self(names.into_iter().zip(group.sum_tensors(grads)).collect())
     }
 }

@@ -2,6 +2,7 @@
 
 use super::{FiniteProblem, Version, global_objective, through_norm};
 use crate::batch::{Crops, render};
+use crate::comm::Group;
 use crate::config::RunConfig;
 use crate::data::{DataError, Split};
 use crate::encoder::{BufferUpdates, Compute, Model, Pass, apply_buffers};
@@ -130,7 +131,10 @@ fn calibrated(mut model: Model, views: &Crops, compute: &Compute) -> Model {
     let rows: Vec<usize> = (0..count).collect();
     for _ in 0..REPEATS {
         let mut updates = BufferUpdates::default();
-        model.forward(views.tensor(0..1, &rows, compute.inner().device()), &mut Pass::Train(&mut updates));
+        model.forward(
+            views.tensor(0..1, &rows, compute.inner().device()),
+            &mut Pass::Train(&mut updates, &Group::solo()),
+        );
         model = apply_buffers(model, &mut updates);
     }
     model

@@ -1,7 +1,7 @@
 //! A run from its settings to its end: check the data, make the folder, train, write the summary.
 
 use super::{Checkpoint, Metrics, Outcome, Run, StepReport, TrainError, Trainer, free_memory_gb, too_large};
-use crate::comm::Solo;
+use crate::comm::Group;
 use crate::config::RunConfig;
 use crate::data::{DataConfig, Dataset, Manifest, Split};
 use crate::encoder::EncoderConfig;
@@ -214,7 +214,7 @@ impl Pretraining {
             return Ok(Outcome::Finished);
         }
         let mut last = None;
-        let outcome = self.trainer.train(&self.run, self.split.clone(), &Solo, |report| {
+        let outcome = self.trainer.train(&self.run, self.split.clone(), &Group::solo(), |report| {
             last = Some((report.loss, report.objective));
             observe(report)
         })?;

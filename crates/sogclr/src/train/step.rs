@@ -5,8 +5,8 @@
 //! activations, take the loss over the whole batch, then embed each chunk again and send its gradient back. Gathering
 //! and reducing are the identity in one process.
 
-use crate::batch::Batch;
-use crate::comm::Collective;
+use crate::batch::{Batch, Share};
+use crate::comm::Group;
 use crate::encoder::{BufferUpdates, Compute, Model, Pass, apply_buffers};
 use crate::loss::{EmbeddingSets, LossError, LossInput, Progress, SetName};
 use crate::math::Isa;
@@ -32,7 +32,7 @@ pub struct StepOutput {
 /// How a step is made.
 #[derive(Clone, Copy, Debug)]
 pub struct StepPlan {
-    /// Samples that go through the network at once.
+    /// Samples that go through the network at once, over all ranks.
     pub chunk: usize,
     /// The learning rate of this step.
     pub lr: f64,
@@ -76,15 +76,15 @@ impl Learner {
     }
 
     /// Advances by one batch. An error leaves everything as it was.
-    pub fn step(&mut self, batch: &Batch, plan: &StepPlan, comm: &dyn Collective) -> Result<StepOutput, LossError> {
+    pub fn step(&mut self, batch: &Batch, plan: &StepPlan, group: &Group) -> Result<StepOutput, LossError> {
         // On a thread of the pool: its parallel parts start at once, where another thread would have to be woken for each.
-        rayon::scope(|_| self.step_in_pool(batch, plan, comm))
+        rayon::scope(|_| self.step_in_pool(batch, plan, group))
     }
 
-    fn step_in_pool(&mut self, batch: &Batch, plan: &StepPlan, comm: &dyn Collective) -> Result<StepOutput, LossError> {
+    fn step_in_pool(&mut self, batch: &Batch, plan: &StepPlan, group: &Group) -> Result<StepOutput, LossError> {
         let (model, method) = (self.model(), self.method.as_ref());
         let device = first_device(model);
-        let (share, chunk) = (batch.ours.len(), plan.chunk);
+        let (share, chunk) = (batch.share.len(), batch.share.of_chunk(plan.chunk));
         let chunks: Vec<Range<usize>> =
             (0..share).step_by(chunk).map(|first| first..(first + chunk).min(share)).collect();
         let at = Progress { step: batch.step, total_steps: plan.total_steps, epoch: batch.epoch };
@@ -93,7 +93,7 @@ impl Learner {
         // h [share, dim] of each set; a batch in one piece keeps its graph
         let mut kept = None;
         let mut raw: Vec<(SetName, Matrix)> = if let [whole] = &chunks[..] {
-            let embedded = embed(model, method, batch, whole.clone(), &device, &mut Pass::Train(&mut updates));
+            let embedded = embed(model, method, batch, whole.clone(), &device, &mut Pass::Train(&mut updates, group));
             let raw = to_host(&embedded);
             kept = Some(embedded);
             raw
@@ -102,18 +102,19 @@ impl Learner {
             let device = device.clone().inner();
             let pieces = chunks
                 .iter()
-                .map(|rows| to_host(&embed(model, method, batch, rows.clone(), &device, &mut Pass::Batch)));
+                .map(|rows| to_host(&embed(model, method, batch, rows.clone(), &device, &mut Pass::Batch(group))));
             stack(pieces.collect())
         };
-        raw.extend(method.keys(batch, chunk));
+        raw.extend(method.keys(batch, plan.chunk, group));
 
         // h [B, dim] of each set, over all ranks
-        let sets = EmbeddingSets::new(raw.into_iter().map(|(name, h)| (name, comm.all_gather(h))).collect());
+        let gather = |(name, h): (SetName, Matrix)| (name, batch.share.gather(group, h));
+        let sets = EmbeddingSets::new(raw.into_iter().map(gather).collect());
         let out = method.loss().forward(&LossInput {
             labels: batch.labels.as_deref(),
             queue: method.queue(),
             large_views: batch.crops[0].count,
-            ours: batch.ours.clone(),
+            ours: batch.share.range().unwrap_or(0..batch.ids.len()),
             at,
             isa: self.isa,
             ..LossInput::new(&sets, &batch.ids, &self.state)
@@ -121,19 +122,19 @@ impl Learner {
         if !out.loss.is_finite() {
             return Err(LossError::NonFiniteLoss);
         }
+        let dh = of_our_rows(out.grads, &batch.share);
 
         let (mut grads, mut modules) = (NamedGrads::default(), NamedGrads::default());
         for rows in chunks {
-            let embedded = kept
-                .take()
-                .unwrap_or_else(|| embed(model, method, batch, rows.clone(), &device, &mut Pass::Train(&mut updates)));
-            let mut gradients = backward(&embedded, &out.grads, rows)?;
+            let embedded = kept.take().unwrap_or_else(|| {
+                embed(model, method, batch, rows.clone(), &device, &mut Pass::Train(&mut updates, group))
+            });
+            let mut gradients = backward(&embedded, &dh, rows)?;
             drop(embedded);
             grads.add(NamedGrads::collect(model, &mut gradients));
             modules.add(method.collect(&mut gradients));
         }
-        let reduce = |grads: NamedGrads| grads.map(|grad| comm.all_reduce_tensor(grad));
-        let (grads, modules) = (reduce(grads), reduce(modules));
+        let (grads, modules) = (grads.summed(group), modules.summed(group));
 
         // Nothing below can fail.
         let model = self.model.take().expect("between updates");
@@ -164,7 +165,7 @@ fn embed(
     device: &Device,
     pass: &mut Pass,
 ) -> Embedded {
-    let group = (batch.ids.len() / method.norm_groups()).min(rows.len());
+    let group = (batch.share.len() / method.norm_groups()).min(rows.len());
     let rows: Vec<usize> = rows.collect();
     let mut groups = rows.chunks(group).map(|rows| {
         let mut sets = Embedded::new();
@@ -214,6 +215,15 @@ fn backward(embedded: &Embedded, dh: &[(SetName, Matrix)], rows: Range<usize>) -
         true => Err(LossError::NoGradient),
         false => Ok(pull_back(terms)),
     }
+}
+
+/// ∂L/∂h of this rank's rows: a loss gives them alone where they are neighbours in the batch, and otherwise all.
+fn of_our_rows(dh: Vec<(SetName, Matrix)>, share: &Share) -> Vec<(SetName, Matrix)> {
+    if share.range().is_some() {
+        return dh;
+    }
+    let places = share.places();
+    dh.into_iter().map(|(name, dh)| (name, dh.select(Axis(0), &places))).collect()
 }
 
 /// Chunk after chunk, set by set.

@@ -5,9 +5,9 @@ use super::signals::History;
 use super::{
     Checkpoint, Learner, Metric, Metrics, Run, Signals, StepOutput, StepPlan, TrainError, Verdict, open_device,
 };
-use crate::batch::{Batch, BatchPlan, Loader, Rendering};
-use crate::comm::Collective;
-use crate::config::RunConfig;
+use crate::batch::{Batch, BatchPlan, Loader, Rendering, Share};
+use crate::comm::Group;
+use crate::config::{ConfigError, RunConfig};
 use crate::data::Split;
 use crate::encoder::{Compute, Model, from_open_clip};
 use crate::method::{BuildContext, MethodConfig};
@@ -178,7 +178,7 @@ impl Trainer {
         &mut self,
         run: &Run,
         split: Arc<Split>,
-        comm: &dyn Collective,
+        group: &Group,
         mut observe: impl FnMut(&StepReport) -> ControlFlow<()>,
     ) -> Result<Outcome, TrainError> {
         let per_epoch = self.plan.steps_per_epoch();
@@ -186,7 +186,7 @@ impl Trainer {
         if self.step == 0 {
             run.save(&self.checkpoint(), per_epoch)?;
         }
-        let loader = self.loader(split, comm);
+        let loader = self.loader(split, group)?;
         let interval = Duration::from_secs_f64(60.0 * self.config.train.checkpoint_minutes);
         let mut saved = Instant::now();
         loop {
@@ -200,7 +200,7 @@ impl Trainer {
                 }
             };
             let waited = began.elapsed();
-            let out = self.advance(&batch, comm)?;
+            let out = self.advance(&batch, group)?;
             let elapsed = began.elapsed();
             self.window.add(&out, elapsed, waited);
             let finished = self.step == self.plan.total_steps();
@@ -224,19 +224,14 @@ impl Trainer {
 
     /// Seconds of a step, waiting for data included: the median of the steps after the first, of which no more are made than
     /// `patience` allows. Writes nothing.
-    pub fn time_steps(
-        &mut self,
-        split: Arc<Split>,
-        comm: &dyn Collective,
-        patience: Duration,
-    ) -> Result<f64, TrainError> {
-        let (loader, start) = (self.loader(split, comm), Instant::now());
+    pub fn time_steps(&mut self, split: Arc<Split>, group: &Group, patience: Duration) -> Result<f64, TrainError> {
+        let (loader, start) = (self.loader(split, group)?, Instant::now());
         let mut seconds = Vec::new();
         while seconds.len() < 2 || start.elapsed() < patience {
             let began = Instant::now();
             let Some(batch) = loader.next_batch() else { break };
             let batch = batch.map_err(|source| TrainError::DataLost { step: self.step, source })?;
-            self.advance(&batch, comm)?;
+            self.advance(&batch, group)?;
             seconds.push(began.elapsed().as_secs_f64());
         }
         // The first allocates and warms up, and counts only where there is no other.
@@ -245,14 +240,17 @@ impl Trainer {
         Ok(rest.get(rest.len() / 2).copied().unwrap_or(seconds[0]))
     }
 
-    fn loader(&self, split: Arc<Split>, comm: &dyn Collective) -> Loader {
+    fn loader(&self, split: Arc<Split>, group: &Group) -> Result<Loader, TrainError> {
         let rendering = Rendering {
             augment: self.config.augment.clone(),
             context: self.config.text.as_ref().map(|text| text.context),
             seed: self.config.seed,
             layout: self.compute.layout(),
         };
-        Loader::start(split, rendering, self.plan.clone(), self.step, (comm.rank(), comm.size()))
+        let groups = self.learner.method.norm_groups();
+        let share =
+            Share::of(group, self.plan.batch, groups, self.config.train.micro_batch).map_err(ConfigError::from)?;
+        Ok(Loader::start(split, rendering, self.plan.clone(), self.step, share))
     }
 
     /// Metrics first: the checkpoint counts on them.
@@ -292,14 +290,14 @@ impl Trainer {
         }
     }
 
-    fn advance(&mut self, batch: &Batch, comm: &dyn Collective) -> Result<StepOutput, TrainError> {
+    fn advance(&mut self, batch: &Batch, group: &Group) -> Result<StepOutput, TrainError> {
         let plan = StepPlan {
-            chunk: self.config.train.micro_batch.unwrap_or(batch.ours.len()),
+            chunk: self.config.train.micro_batch.unwrap_or(self.plan.batch),
             lr: self.learning_rate(self.step),
             peak_lr: self.config.learning_rate.peak(self.plan.batch),
             total_steps: self.plan.total_steps(),
         };
-        let out = self.learner.step(batch, &plan, comm);
+        let out = self.learner.step(batch, &plan, group);
         let out = out.map_err(|source| TrainError::Loss { step: self.step, source })?;
         self.step += 1;
         Ok(out)

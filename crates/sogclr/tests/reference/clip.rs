@@ -4,6 +4,7 @@ use crate::files::{Golden, hashed, json};
 use crate::resnet::{Path, gradients, images, tensor, values};
 use burn::module::Module;
 use burn::tensor::Tensor;
+use sogclr::comm::Group;
 use sogclr::encoder::{
     BufferUpdates, ClipResNet, ClipVit, Compute, EncoderConfig, Model, ModelConfig, Network, Pass, TextConfig,
     TextEncoder, from_open_clip, to_open_clip,
@@ -94,7 +95,7 @@ fn the_image_encoder_equals_open_clips() {
         let images = || images("images", [3, 3, size, size], &compute);
         let eval = values(net.forward(images(), &mut Pass::Eval));
         assert_values(&format!("{path:?} eval"), &eval, golden.get("image.eval").iter().copied(), 1e-4);
-        let out = net.forward(images(), &mut Pass::Train(&mut BufferUpdates::default()));
+        let out = net.forward(images(), &mut Pass::Train(&mut BufferUpdates::default(), &Group::solo()));
         assert_values(
             &format!("{path:?} train"),
             &values(out.clone()),

@@ -8,6 +8,7 @@ use burn::module::Module;
 use burn::tensor::{Device, Tensor, TensorData};
 use ndarray::Axis;
 use serde_json::Value;
+use sogclr::comm::Group;
 use sogclr::encoder::{BufferUpdates, Compute, Linear, Pass, apply_buffers};
 use sogclr::loss::SetName;
 use sogclr::method::{Predictor, cosine_momentum};
@@ -85,7 +86,7 @@ fn follow(kind: &str, info: &Value, compute: &Compute) {
         for (k, x) in ["x_a", "x_b"].into_iter().enumerate() {
             let z = net.embed(view(x, compute.device()));
             if let Some(predictor) = &net.predictor {
-                let p = predictor.forward(z.clone(), &mut Pass::Train(&mut updates));
+                let p = predictor.forward(z.clone(), &mut Pass::Train(&mut updates, &Group::solo()));
                 embedded.push((SetName::Predictor(k), p));
             }
             embedded.push((SetName::View(k), z));

@@ -3,8 +3,8 @@
 use crate::files::hashed;
 use crate::resnet::{Path, arranged, gradients, images, tensor, values, with_formula};
 use proptest::{prelude::*, test_runner::RngSeed};
-use sogclr::batch::{Batch, Crops};
-use sogclr::comm::Solo;
+use sogclr::batch::{Batch, Crops, Share};
+use sogclr::comm::Group;
 use sogclr::data::Modality;
 use sogclr::encoder::{
     BufferUpdates, Compute, Family, HeadConfig, Model, ModelConfig, Network, Pass, ResNetConfig, ResNetName, Stem,
@@ -19,7 +19,7 @@ use std::collections::BTreeMap;
 fn run(config: &ResNetConfig, shape: [usize; 4], compute: &Compute) -> BTreeMap<String, Vec<f32>> {
     let net = with_formula(config.build(shape[2], shape[1], compute), true);
     let x = images("input", shape, compute);
-    let features = net.forward(x, &mut Pass::Train(&mut BufferUpdates::default()));
+    let features = net.forward(x, &mut Pass::Train(&mut BufferUpdates::default(), &Group::solo()));
     let probe = tensor("probe", features.dims(), compute.device());
     let mut all = gradients(&net, &(features.clone() * probe).sum().backward());
     all.insert("features".into(), values(features));
@@ -108,14 +108,14 @@ pub fn advance(learner: &mut Learner, layout: Layout, index: usize) -> f64 {
         step: index,
         epoch: index,
         ids: (0..16).collect(),
-        ours: 0..16,
+        share: Share::whole(16),
         labels: None,
         crops: vec![Crops { count: 2, size: 16, channels: 3, layout, pixels }],
         tiles: None,
         texts: None,
     };
     let plan = StepPlan { chunk: 16, lr: 0.05, peak_lr: 0.05, total_steps: 30 };
-    learner.step(&batch, &plan, &Solo).unwrap().objective.unwrap()
+    learner.step(&batch, &plan, &Group::solo()).unwrap().objective.unwrap()
 }
 
 /// Losses of thirty steps.

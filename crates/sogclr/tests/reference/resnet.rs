@@ -3,6 +3,7 @@
 use crate::files::{Golden, hashed, json};
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::{Device, Gradients, Tensor, TensorData};
+use sogclr::comm::Group;
 use sogclr::encoder::{
     BufferUpdates, Compute, Family, Head, HeadConfig, Network, Pass, ResNetConfig, ResNetName, Stem, apply_buffers,
 };
@@ -219,7 +220,7 @@ fn training_pass_equals_pytorch_on(path: Path) {
             let net = with_formula(config(model).build(shape[2], 3, &compute), mode == "train_open");
             let x = images("input", shape, &compute);
             let mut updates = BufferUpdates::default();
-            let features = net.forward(x, &mut Pass::Train(&mut updates));
+            let features = net.forward(x, &mut Pass::Train(&mut updates, &Group::solo()));
             let want = golden.get(&format!("{model}.{mode}.features"));
             let largest = want.iter().fold(0.0_f64, |max, v| max.max(v.abs()));
             for (ours, want) in values(features.clone()).iter().zip(&want) {
@@ -259,7 +260,7 @@ fn head_equals_pytorch_on(path: Path) {
     let config = HeadConfig { layers: 2, hidden: 16, output: 4, norm: true, norm_output: true };
     let head = with_formula(Head::new(&config, 8, &compute), false);
     let mut updates = BufferUpdates::default();
-    let out = head.forward(tensor("head_input", [6, 8], device), &mut Pass::Train(&mut updates));
+    let out = head.forward(tensor("head_input", [6, 8], device), &mut Pass::Train(&mut updates, &Group::solo()));
     let close = |label: &str, ours: &[f32], want: ndarray::ArrayD<f64>| {
         for (ours, want) in ours.iter().zip(&want) {
             assert!((f64::from(*ours) - want).abs() < 1e-4, "{label}: {ours} vs {want}");

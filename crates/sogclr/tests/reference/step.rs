@@ -4,8 +4,8 @@ use crate::files::hashed;
 use crate::resnet::arranged;
 use burn::tensor::{Gradients, Tensor, TensorData};
 use ndarray::ArrayView2;
-use sogclr::batch::{Batch, Crops};
-use sogclr::comm::Solo;
+use sogclr::batch::{Batch, Crops, Share};
+use sogclr::comm::Group;
 use sogclr::data::Modality;
 use sogclr::encoder::{Compute, Head, HeadConfig, Model, ModelConfig, Pass, ResNetConfig, ResNetName, Stem};
 use sogclr::loss::{Loss, SetName};
@@ -49,7 +49,7 @@ fn batch(groups: &[(usize, usize)], index: usize) -> Batch {
         step: index,
         epoch: 0,
         ids: (0..BATCH).collect(),
-        ours: 0..BATCH,
+        share: Share::whole(BATCH),
         labels: None,
         crops: groups.iter().map(|&(count, size)| crops(count, size)).collect(),
         tiles: Some(crops(9, 4)),
@@ -81,7 +81,7 @@ impl Training {
     }
 
     fn step_at(&mut self, batch: &Batch, chunk: usize, lr: f64) -> StepOutput {
-        self.0.step(batch, &StepPlan { chunk, lr, peak_lr: lr, total_steps: 1000 }, &Solo).unwrap()
+        self.0.step(batch, &StepPlan { chunk, lr, peak_lr: lr, total_steps: 1000 }, &Group::solo()).unwrap()
     }
 
     fn model(&self) -> NamedTensors {
@@ -105,8 +105,8 @@ impl Method for Grouped {
     fn norm_groups(&self) -> usize {
         self.groups
     }
-    fn keys(&self, batch: &Batch, chunk: usize) -> Vec<(SetName, Matrix)> {
-        self.inner.keys(batch, chunk)
+    fn keys(&self, batch: &Batch, chunk: usize, group: &Group) -> Vec<(SetName, Matrix)> {
+        self.inner.keys(batch, chunk, group)
     }
     fn further_sets(
         &self,
@@ -244,7 +244,15 @@ fn follower(head: &HeadConfig) -> MomentumEncoder {
     MomentumEncoder::new(&context, 0.9)
 }
 
-/// Batch norm sees one group of keys at a time, and every key returns to its own sample.
+/// The keys of the second view, each at the place of its own sample.
+fn keys(follower: &MomentumEncoder, batch: &Batch, order: &[usize], at_once: usize) -> Matrix {
+    let h = follower.embed(&batch.crops[0], 1, order, at_once, &Group::solo());
+    let mut keys = Matrix::zeros(h.dim());
+    order.iter().zip(h.outer_iter()).for_each(|(&row, h)| keys.row_mut(row).assign(&h));
+    keys
+}
+
+/// Batch norm sees one group of keys at a time.
 #[test]
 fn keys_are_normalised_in_shuffled_groups() {
     let head = head(false);
@@ -252,21 +260,22 @@ fn keys_are_normalised_in_shuffled_groups() {
     let batch = batch(&[(2, SIZE)], 0);
     let close = |a: ndarray::ArrayView1<f32>, b: ndarray::ArrayView1<f32>| (&a - &b).iter().all(|d| d.abs() < 1e-5);
     let order = [5, 2, 7, 0, 1, 6, 3, 4];
-    let shuffled = follower.embed(&batch, 1, &order, 4);
+    let shuffled = keys(&follower, &batch, &order, 4);
     for group in order.chunks(4) {
         let mut sorted = group.to_vec();
         sorted.sort_unstable();
         let model = Model::new(&model(&head), SEED, &Compute::cpu());
-        let h = model.forward(batch.crops[0].tensor(1..2, &sorted, Compute::cpu().device()), &mut Pass::Batch);
+        let h = model
+            .forward(batch.crops[0].tensor(1..2, &sorted, Compute::cpu().device()), &mut Pass::Batch(&Group::solo()));
         let h = Matrix::from_shape_vec((4, 8), h.into_data().try_to_vec::<f32>().unwrap()).unwrap();
         for (place, &row) in sorted.iter().enumerate() {
             assert!(close(shuffled.row(row), h.row(place)), "sample {row}");
         }
     }
-    let plain = follower.embed(&batch, 1, &[0, 1, 2, 3, 4, 5, 6, 7], 4);
+    let plain = keys(&follower, &batch, &[0, 1, 2, 3, 4, 5, 6, 7], 4);
     assert!((0..BATCH).any(|row| !close(shuffled.row(row), plain.row(row))), "the groups matter");
-    let one_group = follower.embed(&batch, 1, &order, BATCH);
-    let in_order = follower.embed(&batch, 1, &[0, 1, 2, 3, 4, 5, 6, 7], BATCH);
+    let one_group = keys(&follower, &batch, &order, BATCH);
+    let in_order = keys(&follower, &batch, &[0, 1, 2, 3, 4, 5, 6, 7], BATCH);
     assert!((0..BATCH).all(|row| close(one_group.row(row), in_order.row(row))), "shuffling alone changes nothing");
 }
 
@@ -274,10 +283,10 @@ fn keys_are_normalised_in_shuffled_groups() {
 #[test]
 fn moco_shuffles_the_groups_of_its_keys_in_every_step() {
     let training = Training::new("moco", &head(false), &[("norm_groups", 2.into())]);
-    let in_order = follower(&head(false)).embed(&batch(&[(2, SIZE)], 0), 1, &[0, 1, 2, 3, 4, 5, 6, 7], 4);
+    let in_order = keys(&follower(&head(false)), &batch(&[(2, SIZE)], 0), &[0, 1, 2, 3, 4, 5, 6, 7], 4);
     let keys = |index: usize| {
         let batch = Batch { step: index, ..batch(&[(2, SIZE)], 0) };
-        training.0.method.keys(&batch, BATCH).remove(0).1
+        training.0.method.keys(&batch, BATCH, &Group::solo()).remove(0).1
     };
     let far = |a: &Matrix, b: &Matrix| (a - b).iter().any(|d| d.abs() > 1e-4);
     assert!(far(&keys(0), &in_order) && far(&keys(0), &keys(1)));
@@ -299,7 +308,10 @@ fn a_head_without_batch_norm_is_its_formula() {
     }
     let net = import(net, &tensors).unwrap();
     let x = hashed("features", 3 * 4);
-    let out = net.forward(Tensor::from_data(TensorData::new(x.clone(), [3, 4]), compute.device()), &mut Pass::Batch);
+    let out = net.forward(
+        Tensor::from_data(TensorData::new(x.clone(), [3, 4]), compute.device()),
+        &mut Pass::Batch(&Group::solo()),
+    );
     let ours = out.into_data().try_to_vec::<f32>().unwrap();
     for (row, ours) in x.chunks(4).zip(ours.chunks(2)) {
         let mut h: Vec<f64> = row.iter().map(|&v| f64::from(v)).collect();
