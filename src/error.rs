@@ -1,6 +1,7 @@
 //! One sentence for the user and an exit code.
 
 use crate::options::FLAGS;
+use sogclr::comm::Halt;
 use sogclr::config::ConfigError;
 use sogclr::data::DataError;
 use sogclr::eval::EvalError;
@@ -34,6 +35,15 @@ impl fmt::Display for CliError {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         let (Self::Input(text) | Self::Failed(text) | Self::Stopped(text)) = self;
         f.write_str(text)
+    }
+}
+
+impl From<Halt<CliError>> for CliError {
+    fn from(halt: Halt<CliError>) -> Self {
+        match halt {
+            Halt::Here(error) => error,
+            Halt::Elsewhere { rank, host, cause } => TrainError::Elsewhere { rank, host, cause }.into(),
+        }
     }
 }
 

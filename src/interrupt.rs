@@ -29,9 +29,11 @@ pub fn stop_on_ctrl_c() -> Result<Arc<AtomicBool>, CliError> {
 
 #[cfg(unix)]
 fn on_signal(mut handle: impl FnMut() + Send + 'static) -> std::io::Result<()> {
-    use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+    use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
     // Under nohup the end of the terminal is not to be heeded.
-    let wanted = [SIGINT, SIGTERM, SIGHUP].into_iter().filter(|signal| *signal != SIGHUP || !is_ignored(SIGHUP));
+    // Slurm and mpirun pass SIGUSR1 on to every process.
+    let wanted =
+        [SIGINT, SIGTERM, SIGHUP, SIGUSR1].into_iter().filter(|signal| *signal != SIGHUP || !is_ignored(SIGHUP));
     let mut signals = signal_hook::iterator::Signals::new(wanted)?;
     std::thread::spawn(move || signals.forever().for_each(|_| handle()));
     Ok(())

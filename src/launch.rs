@@ -1,6 +1,7 @@
 //! Trains a run of a race or a study in a process of its own, whose memory is the method's alone.
 
 use crate::error::CliError;
+use crate::ranks::forget_launcher;
 use sogclr::race::{Cell, Start, Trained};
 use sogclr::storage::write_atomic;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -10,19 +11,6 @@ use std::time::Duration;
 /// How a race or a study ends that was stopped among its runs.
 pub fn stopped() -> CliError {
     CliError::Stopped("stopped; run the same command again to continue".into())
-}
-
-/// This process among those that mpirun, srun or another launcher started together: its number and how many there are.
-pub fn rank_and_size() -> (usize, usize) {
-    const LAUNCHERS: [[&str; 2]; 3] = [
-        ["OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"],
-        ["PMI_RANK", "PMI_SIZE"],
-        // Set by srun alone: a batch script that starts one process has other variables, too.
-        ["SLURM_PROCID", "SLURM_STEP_NUM_TASKS"],
-    ];
-    let number = |name: &str| std::env::var(name).ok()?.parse::<usize>().ok();
-    let found = LAUNCHERS.iter().find_map(|[rank, size]| Some((number(rank)?, number(size)?)));
-    found.filter(|(rank, size)| rank < size).unwrap_or((0, 1))
 }
 
 /// Trains what is not trained yet; `stop` ends it after a checkpoint.
@@ -42,6 +30,7 @@ fn spawn(cell: &Cell, start: Start, stop: &AtomicBool) -> Result<Trained, CliErr
         Start::Resume => command.arg("resume").arg(&cell.folder),
         Start::New => command.arg("pretrain").arg("--config").arg(&recipe).arg("--out").arg(&cell.folder),
     };
+    forget_launcher(&mut command);
     command.args(["--threads", &rayon::current_num_threads().to_string()]).stdout(Stdio::null());
     let status = wait(own_group(&mut command).spawn().map_err(failed)?, stop).map_err(failed)?;
     if stop.load(Ordering::Relaxed) {

@@ -8,11 +8,14 @@ mod launch;
 mod options;
 mod output;
 mod progress;
+mod ranks;
 mod verbs;
 
 use clap::{Parser, Subcommand};
 use error::CliError;
 use output::{note, say};
+use ranks::{Company, Ranks};
+use sogclr::comm::Group;
 use sogclr::provenance::Provenance;
 use std::process::ExitCode;
 use verbs::{bench, compare, config, demo, embed, eval, loss, pretrain, reproduce, resume, search, theory};
@@ -24,7 +27,8 @@ use verbs::{bench, compare, config, demo, embed, eval, loss, pretrain, reproduce
 #[derive(Parser)]
 #[command(name = "sogclr", version, propagate_version = true)]
 struct Cli {
-    /// Threads to use; all cores unless given. The result does not depend on it.
+    /// Threads to use; all cores unless given, shared evenly by the processes of one machine under mpirun. The result does not
+    /// depend on it
     #[arg(long, global = true, value_name = "T")]
     threads: Option<usize>,
     #[command(subcommand)]
@@ -55,20 +59,40 @@ enum Verb {
     Bench(bench::Bench),
 }
 
-/// Runs the program.
-fn main() -> ExitCode {
-    let cli = Cli::parse();
-    match run(cli) {
-        Ok(()) if output::is_lost() => ExitCode::FAILURE,
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            match &error {
-                CliError::Stopped(how_to_go_on) => say!("{how_to_go_on}"),
-                error => note!("error: {error}"),
-            }
-            ExitCode::from(error.exit_code())
+impl Verb {
+    /// What it does where a launcher starts it several times.
+    fn company(&self) -> Company {
+        match self {
+            Self::Pretrain(_) | Self::Resume(_) => Company::Together,
+            Self::Reproduce(_) => Company::Apart,
+            _ => Company::Alone,
         }
     }
+}
+
+/// Runs the program.
+fn main() -> ExitCode {
+    ranks::silence_others();
+    let cli = Cli::try_parse().unwrap_or_else(|error| match ranks::rank_and_size() {
+        (0, _) => error.exit(),
+        _ => std::process::exit(error.exit_code()),
+    });
+    match Ranks::join(cli.verb.company()) {
+        Ok(ranks) => {
+            let outcome = run(cli, &ranks.group);
+            ranks.end(outcome)
+        }
+        Err(error) => report(&error),
+    }
+}
+
+/// Says how it ended, and with which code.
+fn report(error: &CliError) -> ExitCode {
+    match error {
+        CliError::Stopped(how_to_go_on) => say!("{how_to_go_on}"),
+        error => note!("error: {error}"),
+    }
+    ExitCode::from(error.exit_code())
 }
 
 /// What runs, checkpoints and records say of who made them.
@@ -76,8 +100,8 @@ fn provenance() -> Provenance {
     Provenance::of(concat!("sogclr ", env!("CARGO_PKG_VERSION"), " (", env!("SOGCLR_REVISION"), ")"))
 }
 
-fn run(cli: Cli) -> Result<(), CliError> {
-    if let Some(threads) = cli.threads {
+fn run(cli: Cli, group: &Group) -> Result<(), CliError> {
+    if let Some(threads) = cli.threads.or_else(|| ranks::threads(group)) {
         if threads == 0 {
             return Err(CliError::Input("--threads is 0: use at least 1".into()));
         }
@@ -86,8 +110,8 @@ fn run(cli: Cli) -> Result<(), CliError> {
     }
     match cli.verb {
         Verb::Demo(verb) => verb.run(),
-        Verb::Pretrain(verb) => verb.run(),
-        Verb::Resume(verb) => verb.run(),
+        Verb::Pretrain(verb) => verb.run(group),
+        Verb::Resume(verb) => verb.run(group),
         Verb::Eval(verb) => verb.run(),
         Verb::Embed(verb) => verb.run(),
         Verb::Search(verb) => verb.run(),

@@ -29,6 +29,13 @@ pub fn refuse_existing_file(path: &Path, flag: &str) -> Result<(), CliError> {
     }
 }
 
+/// Whether another process of the same job does the talking.
+static SILENT: AtomicBool = AtomicBool::new(false);
+
+pub fn be_silent() {
+    SILENT.store(true, Ordering::Relaxed);
+}
+
 /// Whether a result could not be written.
 static LOST: AtomicBool = AtomicBool::new(false);
 
@@ -37,6 +44,9 @@ pub fn is_lost() -> bool {
 }
 
 pub fn result(text: Arguments) {
+    if SILENT.load(Ordering::Relaxed) {
+        return;
+    }
     let written = writeln!(std::io::stdout().lock(), "{text}");
     if let Some(error) = written.err().filter(|error| error.kind() != ErrorKind::BrokenPipe) {
         LOST.store(true, Ordering::Relaxed);
@@ -45,6 +55,9 @@ pub fn result(text: Arguments) {
 }
 
 pub fn remark(text: Arguments) {
+    if SILENT.load(Ordering::Relaxed) {
+        return;
+    }
     // There is nowhere left to say that it failed.
     let _ = writeln!(std::io::stderr().lock(), "{text}");
 }

@@ -58,8 +58,8 @@ pub struct TrainProgress {
     began: Instant,
     first_step: usize,
     last_line: Option<Instant>,
-    /// Exponential means over recent steps: seconds, and the share of waiting.
-    recent: Option<(f64, f64)>,
+    /// Exponential means over recent steps: seconds, and the shares of waiting for data and for other ranks.
+    recent: Option<[f64; 3]>,
 }
 
 impl TrainProgress {
@@ -76,10 +76,11 @@ impl TrainProgress {
     }
 
     pub fn step(&mut self, report: &StepReport) {
-        let seconds = report.elapsed.as_secs_f64().max(1e-9);
-        let wait = report.waited.as_secs_f64() / seconds;
-        let blend = |old: f64, new: f64| 0.95 * old + 0.05 * new;
-        self.recent = Some(self.recent.map_or((seconds, wait), |(s, w)| (blend(s, seconds), blend(w, wait))));
+        let seconds = report.spent.elapsed.as_secs_f64().max(1e-9);
+        let share = |time: Duration| time.as_secs_f64() / seconds;
+        let new = [seconds, share(report.spent.waited), share(report.spent.exchanged.unwrap_or_default())];
+        let blend = |old: [f64; 3]| std::array::from_fn(|of| 0.95 * old[of] + 0.05 * new[of]);
+        self.recent = Some(self.recent.map_or(new, blend));
         let finished = report.step == report.total_steps;
         if let Some(bar) = &self.bar {
             bar.set_position(report.step as u64);
@@ -99,7 +100,9 @@ impl TrainProgress {
         let done = (report.step - self.first_step).max(1) as f64;
         let per_step = self.began.elapsed().as_secs_f64() / done;
         let left = Duration::from_secs_f64(per_step * (report.total_steps - report.step) as f64);
-        let (seconds, wait) = self.recent.unwrap_or((1.0, 0.0));
+        let [seconds, wait, exchange] = self.recent.unwrap_or([1.0, 0.0, 0.0]);
+        let exchange =
+            report.spent.exchanged.map_or(String::new(), |_| format!(" · rank wait {:.0}%", 100.0 * exchange));
         let speed = report.batch as f64 / seconds;
         let signals = report.signals.map_or(String::new(), |signals| {
             let verdict = match report.verdict {
@@ -118,7 +121,7 @@ impl TrainProgress {
         });
         let objective = report.objective.map_or(String::new(), |objective| format!(" · objective {objective:.4}"));
         format!(
-            "epoch {epoch:.1}/{epochs} step {}/{} · {speed:.0} images/s · data wait {:.0}% · loss {:.4}{objective}{signals} · {} left",
+            "epoch {epoch:.1}/{epochs} step {}/{} · {speed:.0} images/s · data wait {:.0}%{exchange} · loss {:.4}{objective}{signals} · {} left",
             report.step,
             report.total_steps,
             100.0 * wait,

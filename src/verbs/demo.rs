@@ -8,6 +8,7 @@ use crate::error::CliError;
 use crate::interrupt::stop_on_ctrl_c;
 use crate::output::say;
 use clap::Args;
+use sogclr::comm::Group;
 use sogclr::config::{Overrides, RunConfig};
 use sogclr::eval::{FrozenEncoder, Measured, PairEncoders};
 use sogclr::report::{accuracy_cell, table};
@@ -110,7 +111,7 @@ impl Demo {
 
     /// A finished run in `folder`.
     fn trained(&self, method: &str, folder: &Path, stop: &AtomicBool) -> Result<TrainedRun, CliError> {
-        let mut pretraining = prepare(&self.overrides(method)?, folder, Verbosity::Quiet)?;
+        let mut pretraining = prepare(&self.overrides(method)?, folder, &Group::solo(), Verbosity::Quiet)?;
         if train(&mut pretraining, stop, method)? == Outcome::Stopped {
             let message = format!("stopped; continue with: sogclr resume {}", folder.display());
             return Err(CliError::Stopped(message));

@@ -6,19 +6,22 @@ use crate::options::RunOptions;
 use crate::output::{note, say};
 use crate::progress::{Counter, TrainProgress, duration};
 use clap::Args;
+use sogclr::comm::Group;
 use sogclr::config::{Overrides, RunConfig};
 use sogclr::data::{Dataset, Modality, Split};
-use sogclr::train::{Outcome, Pretraining, Run};
+use sogclr::train::{Outcome, Pretraining};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Pre-train an encoder on your images, without labels, or two encoders on image–text pairs.
 ///
 /// Everything has a default that fits the data; the resolved configuration is printed and kept in RUN/config.toml.
 /// The encoder is in RUN/encoder.safetensors after every checkpoint, with torchvision's or timm's parameter names. Ctrl-C
 /// writes a checkpoint; `sogclr resume RUN` goes on from there.
+///
+/// Under mpirun or srun (docs/distributed.md) the processes share every batch and train what one would, sooner.
 #[derive(Args)]
 #[command(args_override_self = true)]
 #[command(after_help = "Examples:\n  sogclr pretrain photos/ --out runs/photos --encoder resnet18 --batch 64\n  \
@@ -31,17 +34,35 @@ pub struct Pretrain {
     /// New folder for the run
     #[arg(long, value_name = "RUN")]
     out: PathBuf,
+    #[command(flatten)]
+    watchdog: Watchdog,
+}
+
+/// What several processes heed.
+#[derive(Args)]
+pub struct Watchdog {
+    /// Under mpirun or srun: seconds after which a process that the others wait for ends the run
+    #[arg(long, value_name = "SECONDS", default_value_t = 300, value_parser = clap::value_parser!(u64).range(1..))]
+    watchdog: u64,
+}
+
+impl Watchdog {
+    pub fn watch(&self, group: &Group) {
+        group.watch(Duration::from_secs(self.watchdog));
+    }
 }
 
 impl Pretrain {
-    pub fn run(self) -> Result<(), CliError> {
-        refuse_existing(&self.out)?;
-        let mut pretraining = prepare(&self.options.overrides()?, &self.out, Verbosity::Full)?;
+    pub fn run(self, group: &Group) -> Result<(), CliError> {
+        let free = if group.is_first() { refuse_existing(&self.out) } else { Ok(()) };
+        group.together(free)?;
+        let mut pretraining = prepare(&self.options.overrides()?, &self.out, group, Verbosity::Full)?;
         let measurable = Measurable::of(&pretraining);
         // Until here there is nothing to save.
         let stop = stop_on_ctrl_c()?;
+        self.watchdog.watch(group);
         let outcome = train(&mut pretraining, &stop, "training")?;
-        finish(outcome, pretraining.run(), measurable)
+        finish(outcome, pretraining.folder(), measurable)
     }
 }
 
@@ -52,8 +73,13 @@ pub enum Verbosity {
 }
 
 /// Resolves the configuration, checks the data and makes the run folder.
-pub fn prepare(overrides: &Overrides, out: &Path, verbosity: Verbosity) -> Result<Pretraining, CliError> {
-    let (config, data) = RunConfig::open(overrides)?;
+pub fn prepare(
+    overrides: &Overrides,
+    out: &Path,
+    group: &Group,
+    verbosity: Verbosity,
+) -> Result<Pretraining, CliError> {
+    let (config, data) = group.together(RunConfig::open(overrides).map_err(CliError::from))?;
     if verbosity == Verbosity::Full {
         say!("{}", config.to_toml());
         describe(&data);
@@ -62,8 +88,9 @@ pub fn prepare(overrides: &Overrides, out: &Path, verbosity: Verbosity) -> Resul
         note!("left out {} of the pairs, first: {first}", data.problems.len());
     }
     let pairs_left_out = data.problems.len();
-    let bar = Counter::new("checking images", data.train.len() + data.test.as_ref().map_or(0, Split::len));
-    let pretraining = Pretraining::begin(config, data, out, crate::provenance(), || bar.inc(1));
+    let images = data.train.len() + data.test.as_ref().map_or(0, Split::len);
+    let bar = Counter::new("checking images", images / group.size());
+    let pretraining = Pretraining::begin(config, data, out, crate::provenance(), group, || bar.inc(1));
     drop(bar);
     let pretraining = pretraining?;
     let bad = &pretraining.left_out()[pairs_left_out..];
@@ -129,8 +156,8 @@ impl Measurable {
 }
 
 /// Says what to do next.
-pub fn finish(outcome: Outcome, run: &Run, measurable: Measurable) -> Result<(), CliError> {
-    let folder = run.folder().display();
+pub fn finish(outcome: Outcome, folder: &Path, measurable: Measurable) -> Result<(), CliError> {
+    let folder = folder.display();
     match outcome {
         Outcome::Finished => {
             say!("encoder: {folder}/encoder.safetensors");

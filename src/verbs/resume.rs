@@ -1,10 +1,11 @@
 //! `sogclr resume`: continue a run exactly where its last checkpoint left it.
 
-use super::pretrain::{Measurable, finish, train};
+use super::pretrain::{Measurable, Watchdog, finish, train};
 use crate::error::CliError;
 use crate::interrupt::stop_on_ctrl_c;
 use crate::output::{note, say};
 use clap::Args;
+use sogclr::comm::Group;
 use sogclr::train::Pretraining;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
@@ -12,16 +13,18 @@ use std::path::PathBuf;
 /// Continue a run that was stopped, killed or lost power.
 ///
 /// Goes on from the last complete checkpoint, inside the epoch, and ends with the same bytes as a run that was never
-/// interrupted. Refuses if the images changed, or settings in RUN/config.toml that decide what the run becomes.
+/// interrupted. The number of processes (mpirun) may be another than before. Refuses if the images changed, or settings in RUN/config.toml that decide what the run becomes.
 #[derive(Args)]
 pub struct Resume {
     /// Folder that `sogclr pretrain --out` made
     run: PathBuf,
+    #[command(flatten)]
+    watchdog: Watchdog,
 }
 
 impl Resume {
-    pub fn run(self) -> Result<(), CliError> {
-        let mut pretraining = Pretraining::resume(&self.run, crate::provenance())?;
+    pub fn run(self, group: &Group) -> Result<(), CliError> {
+        let mut pretraining = Pretraining::resume(&self.run, crate::provenance(), group)?;
         if let Some(warning) = pretraining.warning() {
             note!("{warning}");
         }
@@ -34,7 +37,8 @@ impl Resume {
         note!("continuing at step {done} of {total}");
         let stop = stop_on_ctrl_c()?;
         let measurable = Measurable::of(&pretraining);
+        self.watchdog.watch(group);
         let outcome = train(&mut pretraining, &stop, "training")?;
-        finish(outcome, pretraining.run(), measurable)
+        finish(outcome, pretraining.folder(), measurable)
     }
 }

@@ -1,5 +1,6 @@
 //! The library as another crate uses it: data and methods of one's own, errors that leave a trainer usable, runs that go on.
 
+use sogclr::comm::Group;
 use sogclr::config::{Overrides, RunConfig};
 use sogclr::data::{DataConfig, DataError, Dataset, Image, Source, Split};
 use sogclr::encoder::{Compute, EncoderConfig, ResNetConfig, ResNetName};
@@ -9,7 +10,7 @@ use sogclr::provenance::Provenance;
 use sogclr::race::{Cell, Trained, train_here};
 use sogclr::report::{Contender, comparison_markdown};
 use sogclr::study::Measure;
-use sogclr::train::{Outcome, Pretraining, StepReport, TrainError, TrainSummary};
+use sogclr::train::{Outcome, Pretraining, Run, StepReport, TrainError, TrainSummary};
 use sogclr::trained::TrainedRun;
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -101,8 +102,14 @@ fn an_error_leaves_a_trainer_that_can_be_saved_and_gone_on_with() {
     checkpoint.save(&broken.join("checkpoints/step-000000007.safetensors")).unwrap();
     drop(run);
     // The program mends its loss and goes on to the bytes of a run that never failed.
-    let mut run =
-        Pretraining::resume_with(&broken, config(Some(Failing(99)), 3), data(3).0, Provenance::default()).unwrap();
+    let mut run = Pretraining::resume_with(
+        &broken,
+        config(Some(Failing(99)), 3),
+        data(3).0,
+        Provenance::default(),
+        &Group::solo(),
+    )
+    .unwrap();
     assert_eq!(run.step(), 7);
     to_the_end(&mut run).unwrap();
     assert_eq!(encoder(&broken), encoder(&whole));
@@ -115,10 +122,13 @@ fn a_run_of_another_programs_method_or_data_says_so() {
     let mut run = Pretraining::new(config(Some(Failing(99)), 3), data(3).0, &out).unwrap();
     run.train(|_| ControlFlow::Break(())).unwrap();
     drop(run);
-    let error = Pretraining::resume(&out, Provenance::default()).err().unwrap().to_string();
+    let error = Pretraining::resume(&out, Provenance::default(), &Group::solo()).err().unwrap().to_string();
     assert!(error.contains("\"generated\"") && error.contains("another program"), "{error}");
     let without = RunConfig { method: toml_method(&out), ..config(None, 3) };
-    let error = Pretraining::resume_with(&out, without, data(3).0, Provenance::default()).err().unwrap().to_string();
+    let error = Pretraining::resume_with(&out, without, data(3).0, Provenance::default(), &Group::solo())
+        .err()
+        .unwrap()
+        .to_string();
     assert!(error.contains("\"failing\" belongs to another program"), "{error}");
     // Its encoder is everybody's.
     let run = TrainedRun::open(&out).unwrap();
@@ -165,15 +175,15 @@ fn runs_and_checkpoints_name_program_and_numerics() {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("run");
     let origin = Provenance::of("test 1.2");
-    let mut run = Pretraining::begin(config(None, 3), data(3).0, &out, origin.clone(), || {}).unwrap();
+    let mut run = Pretraining::begin(config(None, 3), data(3).0, &out, origin.clone(), &Group::solo(), || {}).unwrap();
     to_the_end(&mut run).unwrap();
     assert_eq!(run.checkpoint().provenance, origin);
-    assert_eq!(run.run().entry::<TrainSummary>(TrainSummary::KEY).unwrap().provenance, Some(origin.clone()));
+    assert_eq!(Run::read_entry::<TrainSummary>(&out, TrainSummary::KEY).unwrap().provenance, Some(origin.clone()));
     let file = std::fs::read_to_string(out.join("provenance.json")).unwrap();
     assert!(file.contains("test 1.2") && file.contains("\"numerics\": 0"), "{file}");
     let later = Provenance { numerics: origin.numerics + 1, ..origin };
     drop(run);
-    let run = Pretraining::resume_with(&out, config(None, 3), data(3).0, later).unwrap();
+    let run = Pretraining::resume_with(&out, config(None, 3), data(3).0, later, &Group::solo()).unwrap();
     assert!(run.warning().unwrap().contains("numerics"), "{:?}", run.warning());
 }
 

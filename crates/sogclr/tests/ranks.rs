@@ -292,6 +292,9 @@ impl Collective for LocalNorm {
     fn gather(&self, values: Vec<f32>) -> Vec<f32> {
         Collective::gather(&self.0, values)
     }
+    fn gather_bytes(&self, bytes: Vec<u8>) -> Vec<Vec<u8>> {
+        Group::gather_bytes(&self.0, bytes)
+    }
 }
 
 #[test]

@@ -21,4 +21,8 @@ impl Collective for Solo {
     fn gather(&self, values: Vec<f32>) -> Vec<f32> {
         values
     }
+
+    fn gather_bytes(&self, bytes: Vec<u8>) -> Vec<Vec<u8>> {
+        vec![bytes]
+    }
 }

@@ -29,6 +29,12 @@ impl Thread {
         barrier.wait();
         let all = brought.lock().expect("no rank panics while it holds the lock").clone();
         barrier.wait();
+        all
+    }
+
+    /// The same, of ranks that must bring as much each.
+    fn meet_alike(&self, values: Vec<f64>) -> Vec<Vec<f64>> {
+        let all = self.meet(values);
         assert!(all.iter().all(|other| other.len() == all[0].len()), "ranks brought different lengths");
         all
     }
@@ -44,7 +50,7 @@ impl Collective for Thread {
     }
 
     fn sum(&self, values: &mut [f32]) {
-        let all = self.meet(values.iter().map(|&v| f64::from(v)).collect());
+        let all = self.meet_alike(values.iter().map(|&v| f64::from(v)).collect());
         for (at, value) in values.iter_mut().enumerate() {
             // In f32, as MPI does.
             *value = all.iter().map(|of_rank| of_rank[at] as f32).sum();
@@ -52,14 +58,19 @@ impl Collective for Thread {
     }
 
     fn sum_f64(&self, values: &mut [f64]) {
-        let all = self.meet(values.to_vec());
+        let all = self.meet_alike(values.to_vec());
         for (at, value) in values.iter_mut().enumerate() {
             *value = all.iter().map(|of_rank| of_rank[at]).sum();
         }
     }
 
     fn gather(&self, values: Vec<f32>) -> Vec<f32> {
-        let all = self.meet(values.iter().map(|&v| f64::from(v)).collect());
+        let all = self.meet_alike(values.iter().map(|&v| f64::from(v)).collect());
         all.concat().into_iter().map(|v| v as f32).collect()
+    }
+
+    fn gather_bytes(&self, bytes: Vec<u8>) -> Vec<Vec<u8>> {
+        let all = self.meet(bytes.into_iter().map(f64::from).collect());
+        all.into_iter().map(|of_rank| of_rank.into_iter().map(|byte| byte as u8).collect()).collect()
     }
 }

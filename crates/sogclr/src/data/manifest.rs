@@ -4,6 +4,7 @@
 use super::{DataError, Fingerprint, Split};
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
+use std::ops::Range;
 
 /// One training sample as the run first met it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -40,16 +41,28 @@ impl Manifest {
         skip_bad: bool,
         progress: impl Fn() + Sync,
     ) -> Result<(Self, Vec<String>), DataError> {
-        let checked: Vec<Result<ManifestEntry, DataError>> = (0..split.len())
-            .into_par_iter()
-            .map(|id| {
-                let entry = entry(split, id);
-                progress();
-                entry
-            })
-            .collect();
+        let checked = Self::check(split, 0..split.len(), progress);
+        Self::of(split, checked, skip_bad)
+    }
+
+    /// Reads and decodes the samples `ids`: what the manifest says of each, or what is wrong with it.
+    pub fn check(split: &Split, ids: Range<usize>, progress: impl Fn() + Sync) -> Vec<Result<ManifestEntry, String>> {
+        let checked = ids.into_par_iter().map(|id| {
+            let entry = entry(split, id);
+            progress();
+            entry.map_err(|error| error.to_string())
+        });
+        checked.collect()
+    }
+
+    /// The manifest of `split`, of which every sample was checked.
+    pub fn of(
+        split: &mut Split,
+        checked: Vec<Result<ManifestEntry, String>>,
+        skip_bad: bool,
+    ) -> Result<(Self, Vec<String>), DataError> {
         let total = checked.len();
-        let bad: Vec<String> = checked.iter().filter_map(|c| c.as_ref().err()).map(ToString::to_string).collect();
+        let bad: Vec<String> = checked.iter().filter_map(|checked| checked.as_ref().err()).cloned().collect();
         if !bad.is_empty() && (!skip_bad || bad.len() == total) {
             return Err(DataError::BadImages { bad, total });
         }

@@ -76,7 +76,7 @@ impl Speed {
         small.train.micro_batch = None;
         small.train.init = None;
         small.train.epochs = STEPS + 1;
-        let mut trainer = Trainer::new(&small, batch)?;
+        let mut trainer = Trainer::new(&small, batch, &open_device(small.train.device)?)?;
         let train = trainer.time_steps(Arc::new(images.clone()), &Group::solo(), PATIENCE)? / batch as f64;
         let checkpoint = trainer.checkpoint();
         let bytes = |tensors: &NamedTensors| tensors.values().map(|tensor| 4 * tensor.values.len() as u64).sum::<u64>();
@@ -172,6 +172,7 @@ pub fn bytes_text(bytes: u64) -> String {
 mod tests {
     use super::*;
     use crate::config::Overrides;
+    use crate::encoder::Compute;
 
     fn config(settings: &[&str]) -> RunConfig {
         let mut overrides = Overrides::default();
@@ -201,7 +202,7 @@ mod tests {
             let config = config(&["train.batch=64", &format!("method.kind={method}")]);
             let speed = Speed::measure(&config).unwrap();
             assert!(speed.train > 0.0 && speed.forward > 0.0);
-            let trainer = Trainer::new(&config, 500).unwrap();
+            let trainer = Trainer::new(&config, 500, &Compute::cpu()).unwrap();
             let file = tempfile::NamedTempFile::new().unwrap();
             trainer.checkpoint().save(file.path()).unwrap();
             let size = file.path().metadata().unwrap().len();

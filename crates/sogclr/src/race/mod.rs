@@ -1,5 +1,6 @@
 //! One run of a race or a study: trained, then measured, each at most once, and found again after an interruption.
 
+use crate::comm::Group;
 use crate::config::RunConfig;
 use crate::data::Dataset;
 use crate::encoder::Compute;
@@ -222,10 +223,10 @@ pub fn train_here(
     observe: impl FnMut(&StepReport) -> ControlFlow<()>,
 ) -> Result<Trained, CellError> {
     let mut run = match start {
-        Start::Resume => Pretraining::resume(&cell.folder, provenance)?,
+        Start::Resume => Pretraining::resume(&cell.folder, provenance, &Group::solo())?,
         Start::New => {
             let data = Dataset::open(&cell.config.data, cell.config.seed).map_err(TrainError::from)?;
-            Pretraining::begin(cell.config.clone(), data, &cell.folder, provenance, || {})?
+            Pretraining::begin(cell.config.clone(), data, &cell.folder, provenance, &Group::solo(), || {})?
         }
     };
     Ok(match run.train(observe)? {

@@ -2,7 +2,7 @@
 
 mod tensors;
 
-pub use tensors::{load_ids, load_tensors, save_tensors};
+pub use tensors::{load_ids, load_tensors, save_tensors, tensors_from_bytes, tensors_to_bytes};
 
 use std::fs::File;
 use std::io::{self, Write};

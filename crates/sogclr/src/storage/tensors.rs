@@ -14,9 +14,17 @@ pub fn save_tensors<'a, N: AsRef<str> + Ord + Display>(
     tensors: impl IntoIterator<Item = (N, &'a HostTensor)>,
     metadata: (&str, &str),
 ) -> Result<(), StorageError> {
-    let metadata = HashMap::from([(metadata.0.to_owned(), metadata.1.to_owned())]);
     // Not `serialize_to_file`, whose own temporary file only its owner may read.
-    write_atomic(path, &serialize(tensors, Some(metadata)).expect("names are unique, shapes and values agree"))
+    write_atomic(path, &tensors_to_bytes(tensors, metadata))
+}
+
+/// The content of a safetensors file.
+pub fn tensors_to_bytes<'a, N: AsRef<str> + Ord + Display>(
+    tensors: impl IntoIterator<Item = (N, &'a HostTensor)>,
+    metadata: (&str, &str),
+) -> Vec<u8> {
+    let metadata = HashMap::from([(metadata.0.to_owned(), metadata.1.to_owned())]);
+    serialize(tensors, Some(metadata)).expect("names are unique, shapes and values agree")
 }
 
 impl View for &HostTensor {
@@ -39,10 +47,14 @@ impl View for &HostTensor {
 
 /// Reads every floating-point tensor of a safetensors file, and its metadata.
 pub fn load_tensors(path: &Path) -> Result<(NamedTensors, HashMap<String, String>), StorageError> {
-    let bytes = read(path)?;
+    tensors_from_bytes(&read(path)?, path)
+}
+
+/// The same from the content of the file `path`.
+pub fn tensors_from_bytes(bytes: &[u8], path: &Path) -> Result<(NamedTensors, HashMap<String, String>), StorageError> {
     let broken = |cause: String| StorageError::Tensors { path: path.to_owned(), cause };
-    let (_, header) = SafeTensors::read_metadata(&bytes).map_err(|e| broken(e.to_string()))?;
-    let file = SafeTensors::deserialize(&bytes).map_err(|e| broken(e.to_string()))?;
+    let (_, header) = SafeTensors::read_metadata(bytes).map_err(|e| broken(e.to_string()))?;
+    let file = SafeTensors::deserialize(bytes).map_err(|e| broken(e.to_string()))?;
     let mut tensors = NamedTensors::new();
     for (name, view) in file.tensors() {
         let values = match view.dtype() {

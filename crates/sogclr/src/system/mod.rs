@@ -47,3 +47,17 @@ pub fn free_memory_gb() -> Option<f64> {
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
     Some(line.trim().strip_suffix("kB")?.trim().parse::<f64>().ok()? * 1024e-9)
 }
+
+/// The machine's name.
+pub fn host() -> String {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").ok();
+    let name = name.or_else(|| std::env::var("HOSTNAME").ok()).unwrap_or_else(|| "localhost".into());
+    name.trim().to_owned()
+}
+
+/// The cores that this process may use, as the system writes them; empty where it does not tell.
+pub fn cpus() -> String {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let allowed = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+    allowed.unwrap_or_default().trim().to_owned()
+}

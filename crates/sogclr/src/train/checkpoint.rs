@@ -4,7 +4,7 @@ use super::{TrainError, metrics::Window};
 use crate::params::{HostTensor, NamedTensors};
 use crate::provenance::Provenance;
 use crate::state::SampleState;
-use crate::storage::{load_tensors, save_tensors};
+use crate::storage::{read, tensors_from_bytes, tensors_to_bytes, write_atomic};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -58,6 +58,11 @@ pub struct Checkpoint {
 impl Checkpoint {
     /// Writes the file in one step, in place of an older one.
     pub fn save(&self, path: &Path) -> Result<(), TrainError> {
+        Ok(write_atomic(path, &self.to_bytes())?)
+    }
+
+    /// The content of its file.
+    pub fn to_bytes(&self) -> Vec<u8> {
         let header = Header {
             version: VERSION,
             step: self.step,
@@ -67,22 +72,42 @@ impl Checkpoint {
             window: self.window.clone(),
             provenance: self.provenance.clone(),
         };
+        let state = self.state_tensors();
+        let header = serde_json::to_string(&header).expect("plain data");
+        tensors_to_bytes(self.tensors(&state), (KEY, &header))
+    }
+
+    fn state_tensors(&self) -> NamedTensors {
         let columns = self
             .state
             .columns()
             .map(|(name, column)| (name.to_owned(), HostTensor { shape: vec![column.len()], values: column.to_vec() }));
-        let state: NamedTensors = columns.collect();
+        columns.collect()
+    }
+
+    fn tensors<'a>(&'a self, state: &'a NamedTensors) -> impl Iterator<Item = (String, &'a HostTensor)> {
         let groups = [
             ("method", &self.method_tensors),
             ("model", &self.model),
             ("optimizer", &self.optimizer),
-            ("state", &state),
+            ("state", state),
         ];
-        let tensors = groups
+        groups
             .into_iter()
-            .flat_map(|(group, content)| content.iter().map(move |(name, tensor)| (format!("{group}.{name}"), tensor)));
-        let header = serde_json::to_string(&header).expect("plain data");
-        Ok(save_tensors(path, tensors, (KEY, &header))?)
+            .flat_map(|(group, content)| content.iter().map(move |(name, tensor)| (format!("{group}.{name}"), tensor)))
+    }
+
+    /// A short hash of every tensor, by name: replicas of one run have the same.
+    pub fn digests(&self) -> Vec<(String, u64)> {
+        let digest = |tensor: &HostTensor| {
+            let mut hasher = blake3::Hasher::new();
+            for value in &tensor.values {
+                hasher.update(&value.to_le_bytes());
+            }
+            u64::from_le_bytes(hasher.finalize().as_bytes()[..8].try_into().expect("eight bytes"))
+        };
+        let state = self.state_tensors();
+        self.tensors(&state).map(|(name, tensor)| (name, digest(tensor))).collect()
     }
 
     /// The image encoder alone, with torchvision's names.
@@ -94,8 +119,13 @@ impl Checkpoint {
 
     /// Reads what [`Checkpoint::save`] wrote; refuses other versions.
     pub fn load(path: &Path) -> Result<Self, TrainError> {
+        Self::from_bytes(&read(path)?, path)
+    }
+
+    /// The same from the content of the file `path`.
+    pub fn from_bytes(bytes: &[u8], path: &Path) -> Result<Self, TrainError> {
         let misfit = |cause: String| TrainError::Checkpoint { path: path.to_owned(), cause };
-        let (tensors, metadata) = load_tensors(path)?;
+        let (tensors, metadata) = tensors_from_bytes(bytes, path)?;
         let header = metadata.get(KEY).ok_or_else(|| misfit("it is not a checkpoint of sogclr".into()))?;
         let header: Header = serde_json::from_str(header).map_err(|e| misfit(e.to_string()))?;
         if header.version != VERSION {

@@ -6,13 +6,24 @@ use crate::encoder::Compute;
 
 /// Opens the device. A GPU that is not there is an error here, not a crash in the first step.
 pub fn open_device(name: DeviceName) -> Result<Compute, TrainError> {
+    open_device_of(name, 0)
+}
+
+/// The device of the `local_rank`-th process of this machine: each takes its own GPU.
+pub fn open_device_of(name: DeviceName, local_rank: usize) -> Result<Compute, TrainError> {
+    let _of_gpus_alone = local_rank;
     match name {
         DeviceName::Cpu => Ok(Compute::cpu()),
         DeviceName::CpuExact => Ok(Compute::cpu_exact()),
         #[cfg(feature = "wgpu")]
-        DeviceName::Wgpu => probe("wgpu", || Device::wgpu(burn::tensor::DeviceKind::DefaultDevice)),
+        DeviceName::Wgpu => {
+            use burn::tensor::DeviceKind::{DefaultDevice, DiscreteGpu};
+            let own = (local_rank > 0).then(|| probe("wgpu", || Device::wgpu(DiscreteGpu(local_rank))));
+            // Where there are fewer GPUs than processes they share one.
+            own.and_then(Result::ok).map_or_else(|| probe("wgpu", || Device::wgpu(DefaultDevice)), Ok)
+        }
         #[cfg(feature = "cuda")]
-        DeviceName::Cuda => probe("cuda", || Device::cuda(0_usize)),
+        DeviceName::Cuda => probe("cuda", || Device::cuda(local_rank)),
         #[cfg(not(feature = "wgpu"))]
         DeviceName::Wgpu => Err(crate::config::ConfigError::Device("wgpu").into()),
         #[cfg(not(feature = "cuda"))]

@@ -1,5 +1,6 @@
 //! What can go wrong in a run.
 
+use crate::comm::Halt;
 use crate::config::ConfigError;
 use crate::data::DataError;
 use crate::loss::LossError;
@@ -103,6 +104,51 @@ pub enum TrainError {
         /// Steps of the whole run.
         total: usize,
     },
+    /// Another rank has a problem.
+    #[error("rank {rank} on {host}: {cause}")]
+    Elsewhere {
+        /// Which.
+        rank: usize,
+        /// Where it runs.
+        host: String,
+        /// What it says.
+        cause: String,
+    },
+    /// The ranks were not started alike.
+    #[error(
+        "rank {rank} on {host} has {what} {there}, rank 0 has {here}: start the same program with the same settings and \
+         data on every machine"
+    )]
+    Unlike {
+        /// The first that differs.
+        rank: usize,
+        /// Where it runs.
+        host: String,
+        /// In what.
+        what: String,
+        /// What it has.
+        there: String,
+        /// What rank 0 has.
+        here: String,
+    },
+    /// A rank reads a copy of the data that is not the one that was checked; the first difference.
+    #[error("its copy of the data is another: {0}; copy the data again, or use one disk")]
+    OtherCopy(String),
+    /// The ranks' replicas of a tensor are no longer the same; the checkpoint is not written.
+    #[error(
+        "training stopped at step {step}: {tensor} of rank {rank} on {host} is not that of rank 0; check that machine's \
+         memory, the last checkpoint is intact"
+    )]
+    Drift {
+        /// Steps done.
+        step: usize,
+        /// The first that differs.
+        rank: usize,
+        /// Where it runs.
+        host: String,
+        /// The tensor.
+        tensor: String,
+    },
     /// A GPU does not compute.
     #[error("the {device} device failed: {cause}; check the driver, or set train.device to cpu")]
     Device {
@@ -124,8 +170,19 @@ impl TrainError {
             | Self::Misfit(_)
             | Self::Edited { .. }
             | Self::Params(_) => true,
+            Self::Unlike { .. } | Self::OtherCopy(_) => true,
             Self::Storage(_) | Self::Locked(_) | Self::Device { .. } => false,
+            Self::Elsewhere { .. } | Self::Drift { .. } => false,
             Self::Loss { .. } | Self::Diverged { .. } | Self::DataLost { .. } | Self::Incomplete { .. } => false,
+        }
+    }
+}
+
+impl<E: Into<TrainError>> From<Halt<E>> for TrainError {
+    fn from(halt: Halt<E>) -> Self {
+        match halt {
+            Halt::Here(error) => error.into(),
+            Halt::Elsewhere { rank, host, cause } => Self::Elsewhere { rank, host, cause },
         }
     }
 }

@@ -32,6 +32,9 @@ pub struct Metric {
     pub images_per_s: f64,
     /// Share of that time spent waiting for data.
     pub data_wait: f64,
+    /// Share of that time spent exchanging with other ranks, waiting for the slower ones included; absent in one process.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rank_wait: Option<f64>,
 }
 
 /// Sums over the steps since the last line.
@@ -43,6 +46,9 @@ pub struct Window {
     pub objective: Option<f64>,
     pub seconds: f64,
     pub waited: f64,
+    /// Absent in one process.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exchanged: Option<f64>,
 }
 
 impl Window {
@@ -51,13 +57,25 @@ impl Window {
         self.objective.unwrap_or(self.loss)
     }
 
-    pub(super) fn add(&mut self, out: &StepOutput, elapsed: Duration, waited: Duration) {
+    pub(super) fn add(&mut self, out: &StepOutput, spent: &Spent) {
         self.steps += 1;
         self.loss += out.loss;
         self.objective = out.objective.map(|new| self.objective.unwrap_or(0.0) + new);
-        self.seconds += elapsed.as_secs_f64();
-        self.waited += waited.as_secs_f64();
+        self.seconds += spent.elapsed.as_secs_f64();
+        self.waited += spent.waited.as_secs_f64();
+        self.exchanged = spent.exchanged.map(|new| self.exchanged.unwrap_or(0.0) + new.as_secs_f64());
     }
+}
+
+/// Where the time of a step went.
+#[derive(Clone, Copy, Debug)]
+pub struct Spent {
+    /// All of it.
+    pub elapsed: Duration,
+    /// Of which waiting for data.
+    pub waited: Duration,
+    /// Of which exchanging with other ranks, where there are others; waiting for the slower ones included.
+    pub exchanged: Option<Duration>,
 }
 
 /// The open file.
@@ -132,6 +150,7 @@ mod tests {
             verdict: Verdict::Learning,
             images_per_s: 10.0,
             data_wait: 0.0,
+            rank_wait: None,
         }
     }
 

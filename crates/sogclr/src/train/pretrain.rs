@@ -1,16 +1,21 @@
 //! A run from its settings to its end: check the data, make the folder, train, write the summary.
 
-use super::{Checkpoint, Metrics, Outcome, Run, StepReport, TrainError, Trainer, free_memory_gb, too_large};
+use super::ranks::{check_images, start_alike};
+use super::run::narrowed;
+use super::{
+    Checkpoint, Metrics, Outcome, Run, StepReport, TrainError, Trainer, free_memory_gb, open_device_of, too_large,
+};
+use crate::batch::Share;
 use crate::comm::Group;
-use crate::config::RunConfig;
-use crate::data::{DataConfig, Dataset, Manifest, Split};
+use crate::config::{ConfigError, RunConfig};
+use crate::data::{DataConfig, Dataset, Split};
 use crate::encoder::EncoderConfig;
 use crate::provenance::Provenance;
 use crate::storage::write_atomic;
 use crate::system::peak_rss_mb;
 use serde::{Deserialize, Serialize};
 use std::ops::ControlFlow;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// What training took; the entry `train` of `summary.json`, there once it has finished.
@@ -74,8 +79,12 @@ impl TrainSummary {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Pretraining {
-    run: Run,
+    /// Of rank 0 alone.
+    run: Option<Run>,
+    folder: PathBuf,
+    config: RunConfig,
     trainer: Trainer,
+    group: Group,
     split: Arc<Split>,
     has_test: bool,
     left_out: Vec<String>,
@@ -85,24 +94,23 @@ pub struct Pretraining {
 impl Pretraining {
     /// Checks every image of the data and makes the run folder `out`, which must not hold anything.
     pub fn new(config: RunConfig, data: Dataset, out: &Path) -> Result<Self, TrainError> {
-        Self::begin(config, data, out, Provenance::default(), || {})
+        Self::begin(config, data, out, Provenance::default(), &Group::solo(), || {})
     }
 
-    /// The same for a program that says what it is; `checked` is called once for each image.
+    /// The same for a program that says what it is, with the other ranks of `group`; `checked` is called once for each image
+    /// that this rank checks.
     pub fn begin(
         mut config: RunConfig,
         data: Dataset,
         out: &Path,
         provenance: Provenance,
+        group: &Group,
         checked: impl Fn() + Sync,
     ) -> Result<Self, TrainError> {
-        super::refuse_existing(out)?;
-        if let Some(init) = config.train.init.as_ref().filter(|path| !path.exists()) {
-            return Err(TrainError::NoInit(init.clone()));
-        }
-        if let Some(problem) = free_memory_gb().and_then(|free| too_large(&config, free)) {
-            return Err(TrainError::Memory(problem));
-        }
+        group.together(can_begin(&config, out, group))?;
+        let compute = group.together(open_device_of(config.train.device, group.place().local_rank))?;
+        start_alike(group, &provenance, &config, &compute)?;
+        Share::of(group, config.train.batch, 1, config.train.micro_batch).map_err(ConfigError::from)?;
         // Images that no path leads to are the program's own.
         let described = data.describe_at(config.augment.views[0].size);
         let Dataset { title, train: mut split, test, problems, .. } = data;
@@ -111,29 +119,36 @@ impl Pretraining {
         if config.data == (DataConfig { image_size, eval_size, ..Default::default() }) && !is_embedded {
             config.data.own = Some(title);
         }
-        let (manifest, mut bad) = Manifest::build(&mut split, config.data.skip_bad, &checked)?;
+        let (manifest, mut bad) = check_images(group, &mut split, config.data.skip_bad, &checked)?;
         let has_test = test.is_some();
         if let Some(mut test) = test {
-            bad.extend(Manifest::build(&mut test, config.data.skip_bad, &checked)?.1);
+            bad.extend(check_images(group, &mut test, config.data.skip_bad, &checked)?.1);
         }
         if !bad.is_empty() {
             // What fitted all images may not fit those that are left.
             config.validate(&crate::data::Description { samples: split.len(), ..described })?;
         }
-        let trainer = Trainer::new(&config, split.len())?.by(provenance.clone());
-        let run = Run::create(out, config, &manifest, &provenance)?;
+        let trainer = group.together(Trainer::new(&config, split.len(), &compute))?.by(provenance.clone());
+        trainer.share(group)?;
         let left_out = [problems, bad].concat();
-        if !left_out.is_empty() {
-            write_atomic(&out.join("problems.txt"), (left_out.join("\n") + "\n").as_bytes())?;
-        }
-        Ok(Self { run, trainer, split: Arc::new(split), has_test, left_out, warning: None })
+        let create = || {
+            let run = Run::create(out, config.clone(), &manifest, &provenance)?;
+            if !left_out.is_empty() {
+                write_atomic(&out.join("problems.txt"), (left_out.join("\n") + "\n").as_bytes())?;
+            }
+            Ok::<_, TrainError>(run)
+        };
+        let run = group.together(group.is_first().then(create).transpose())?;
+        let (folder, group, split) = (out.to_owned(), group.clone(), Arc::new(split));
+        Ok(Self { run, folder, config, trainer, group, split, has_test, left_out, warning: None })
     }
 
-    /// Goes on with the run in `folder` from its last whole checkpoint.
-    pub fn resume(folder: &Path, provenance: Provenance) -> Result<Self, TrainError> {
-        let run = Run::open(folder)?;
-        let data = run.open_data()?;
-        Self::go_on(run, data, provenance)
+    /// Goes on with the run in `folder`, which rank 0 alone needs to reach, from its last whole checkpoint. The number of ranks
+    /// may be another than before.
+    pub fn resume(folder: &Path, provenance: Provenance, group: &Group) -> Result<Self, TrainError> {
+        let (run, config) = open_run(folder, group)?;
+        let data = group.together(Run::open_all_data_of(folder, &config))?;
+        Self::go_on(folder, run, config, data, provenance, group)
     }
 
     /// The same on images that the program brings itself, which are checked against the run's manifest. A method of the
@@ -143,15 +158,35 @@ impl Pretraining {
         config: RunConfig,
         data: Dataset,
         provenance: Provenance,
+        group: &Group,
     ) -> Result<Self, TrainError> {
-        let mut run = Run::open(folder)?;
-        let data = run.check_data(data)?;
-        run.config.method = config.method;
-        Self::go_on(run, data, provenance)
+        let (run, kept) = open_run(folder, group)?;
+        let config = RunConfig { method: config.method, ..kept };
+        Self::go_on(folder, run, config, data, provenance, group)
     }
 
-    fn go_on(run: Run, data: Dataset, provenance: Provenance) -> Result<Self, TrainError> {
-        let (checkpoint, broken) = run.latest()?;
+    fn go_on(
+        folder: &Path,
+        run: Option<Run>,
+        config: RunConfig,
+        data: Dataset,
+        provenance: Provenance,
+        group: &Group,
+    ) -> Result<Self, TrainError> {
+        let compute = group.together(open_device_of(config.train.device, group.place().local_rank))?;
+        start_alike(group, &provenance, &config, &compute)?;
+        let manifest = run.as_ref().map_or(Ok(Vec::new()), |_| Run::read_manifest(folder));
+        let manifest = group.from_first(group.together(manifest)?);
+        let data = group.together(narrowed(folder, &config, &manifest, data))?;
+        let found = group.together(run.as_ref().map(Run::latest).transpose())?;
+        let (checkpoint, broken) = match found {
+            Some((checkpoint, broken)) if group.size() > 1 => {
+                group.from_first(checkpoint.to_bytes());
+                (checkpoint, broken)
+            }
+            Some(found) => found,
+            None => (Checkpoint::from_bytes(&group.from_first(Vec::new()), folder)?, None),
+        };
         let warning = match (broken, checkpoint.provenance.numerics, provenance.numerics) {
             (Some(error), ..) => Some(format!("going back to step {}: {error}", checkpoint.step)),
             (None, before, now) if before != now => Some(format!(
@@ -160,14 +195,17 @@ impl Pretraining {
             )),
             _ => None,
         };
-        let trainer = Trainer::restore(&run.config, data.train.len(), checkpoint)?.by(provenance);
-        let has_test = data.test.is_some();
-        Ok(Self { run, trainer, split: Arc::new(data.train), has_test, left_out: Vec::new(), warning })
+        let trainer = Trainer::restore(&config, data.train.len(), checkpoint, &compute);
+        let trainer = group.together(trainer)?.by(provenance);
+        trainer.share(group)?;
+        let (has_test, split) = (data.test.is_some(), Arc::new(data.train));
+        let (folder, group) = (folder.to_owned(), group.clone());
+        Ok(Self { run, folder, config, trainer, group, split, has_test, left_out: Vec::new(), warning })
     }
 
-    /// The run folder.
-    pub fn run(&self) -> &Run {
-        &self.run
+    /// Where the run lies.
+    pub fn folder(&self) -> &Path {
+        &self.folder
     }
 
     /// The images that are trained on.
@@ -208,13 +246,13 @@ impl Pretraining {
     /// Trains to the end, or until `observe` breaks; checkpoints are written on the way. At the end the summary is written.
     pub fn train(&mut self, mut observe: impl FnMut(&StepReport) -> ControlFlow<()>) -> Result<Outcome, TrainError> {
         if self.step() == self.total_steps() {
-            if self.run.entry::<TrainSummary>(TrainSummary::KEY).is_none() {
+            if Run::read_entry::<TrainSummary>(&self.folder, TrainSummary::KEY).is_none() {
                 self.summarise(None)?;
             }
             return Ok(Outcome::Finished);
         }
         let mut last = None;
-        let outcome = self.trainer.train(&self.run, self.split.clone(), &Group::solo(), |report| {
+        let outcome = self.trainer.train(self.run.as_ref(), self.split.clone(), &self.group, |report| {
             last = Some((report.loss, report.objective));
             observe(report)
         })?;
@@ -226,8 +264,9 @@ impl Pretraining {
 
     /// Writes the `train` entry of `summary.json`; `last` is what only a run to its end knows.
     fn summarise(&self, last: Option<(f64, Option<f64>)>) -> Result<(), TrainError> {
-        let config = &self.run.config;
-        let (seconds, images) = Metrics::time(&self.run.metrics_path(), config.train.batch);
+        let Some(run) = &self.run else { return Ok(()) };
+        let config = &self.config;
+        let (seconds, images) = Metrics::time(&run.metrics_path(), config.train.batch);
         let summary = TrainSummary {
             method: config.method.name().to_owned(),
             encoder: config.encoder.clone(),
@@ -241,6 +280,31 @@ impl Pretraining {
             peak_rss_mb: last.and_then(|_| peak_rss_mb()),
             provenance: Some(self.trainer.provenance().clone()),
         };
-        Ok(Run::set_entry(self.run.folder(), TrainSummary::KEY, &summary)?)
+        Ok(Run::set_entry(run.folder(), TrainSummary::KEY, &summary)?)
     }
+}
+
+/// What can be known before the images are read.
+fn can_begin(config: &RunConfig, out: &Path, group: &Group) -> Result<(), TrainError> {
+    if group.is_first() {
+        super::refuse_existing(out)?;
+    }
+    if let Some(init) = config.train.init.as_ref().filter(|path| !path.exists()) {
+        return Err(TrainError::NoInit(init.clone()));
+    }
+    match free_memory_gb().and_then(|free| too_large(config, free * group.size() as f64)) {
+        Some(problem) => Err(TrainError::Memory(problem)),
+        None => Ok(()),
+    }
+}
+
+/// The run, on rank 0, and its configuration.
+fn open_run(folder: &Path, group: &Group) -> Result<(Option<Run>, RunConfig), TrainError> {
+    let run = group.together(group.is_first().then(|| Run::open(folder)).transpose())?;
+    let config = group.from_first(run.as_ref().map_or(Vec::new(), |run| run.config.to_toml().into_bytes()));
+    let config = match &run {
+        Some(run) => run.config.clone(),
+        None => Run::config_from_toml(folder, &String::from_utf8_lossy(&config))?,
+    };
+    Ok((run, config))
 }

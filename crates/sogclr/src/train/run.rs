@@ -74,19 +74,35 @@ impl Run {
         if !path.exists() {
             return Err(TrainError::NotARun(folder.to_owned()));
         }
-        let config = Overrides::from_file(&path)?.table().clone().try_into().map_err(|error: toml::de::Error| {
-            TrainError::Checkpoint { path, cause: error.to_string().trim().replace('\n', " ") }
-        })?;
-        Ok(config)
+        Self::config_of(Overrides::from_file(&path)?, path)
+    }
+
+    fn config_of(settings: Overrides, path: PathBuf) -> Result<RunConfig, TrainError> {
+        settings.table().clone().try_into().map_err(|error: toml::de::Error| TrainError::Checkpoint {
+            path,
+            cause: error.to_string().trim().replace('\n', " "),
+        })
+    }
+
+    /// The configuration that rank 0 has read from `folder`.
+    pub(super) fn config_from_toml(folder: &Path, text: &str) -> Result<RunConfig, TrainError> {
+        let table: toml::Table = text.parse().expect("what a configuration was written as");
+        Self::config_of(Overrides::from(table), folder.join("config.toml"))
     }
 
     /// The run's training data, narrowed to its manifest and checked against it.
-    pub fn open_data(&self) -> Result<Dataset, TrainError> {
-        Self::open_data_of(&self.folder, &self.config)
+    pub fn open_data_of(folder: &Path, config: &RunConfig) -> Result<Dataset, TrainError> {
+        let data = Self::open_all_data_of(folder, config)?;
+        narrowed(folder, config, &Self::read_manifest(folder)?, data)
     }
 
-    /// As [`Run::open_data`], for a run that is only looked at.
-    pub fn open_data_of(folder: &Path, config: &RunConfig) -> Result<Dataset, TrainError> {
+    /// The manifest, as it stands in its file.
+    pub(super) fn read_manifest(folder: &Path) -> Result<Vec<u8>, TrainError> {
+        Ok(read(&folder.join("manifest.jsonl"))?)
+    }
+
+    /// The data that the run was drawn from.
+    pub(super) fn open_all_data_of(folder: &Path, config: &RunConfig) -> Result<Dataset, TrainError> {
         // The manifest narrows: a limit drawn again from more files would choose others.
         let everything = DataConfig { limit: None, ..config.data.clone() };
         let DataConfig { path, pairs, images, .. } = &config.data;
@@ -94,13 +110,8 @@ impl Run {
         let data = Dataset::open(&everything, config.seed).map_err(|error| match error {
             DataError::NotFound(path) if is_own(&path) => DataError::Moved { path, config: folder.join("config.toml") },
             other => other,
-        })?;
-        narrowed(folder, config, data)
-    }
-
-    /// Images that a program brings itself, narrowed to the run's manifest and checked against it.
-    pub fn check_data(&self, data: Dataset) -> Result<Dataset, TrainError> {
-        narrowed(&self.folder, &self.config, data)
+        });
+        Ok(data?)
     }
 
     /// Where it lies.
@@ -222,11 +233,16 @@ impl Run {
 }
 
 /// The data of a run as its manifest has it.
-fn narrowed(folder: &Path, config: &RunConfig, mut data: Dataset) -> Result<Dataset, TrainError> {
-    let path = folder.join("manifest.jsonl");
-    let text = String::from_utf8_lossy(&read(&path)?).into_owned();
-    let manifest = Manifest::from_jsonl(&text)
-        .map_err(|error| DataError::Format { path, cause: format!("broken manifest ({error})") })?;
+/// The data of a run, narrowed to its manifest and checked against it.
+pub(super) fn narrowed(
+    folder: &Path,
+    config: &RunConfig,
+    manifest: &[u8],
+    mut data: Dataset,
+) -> Result<Dataset, TrainError> {
+    let broken =
+        |error| DataError::Format { path: folder.join("manifest.jsonl"), cause: format!("broken manifest ({error})") };
+    let manifest = Manifest::from_jsonl(&String::from_utf8_lossy(manifest)).map_err(broken)?;
     manifest.verify(&mut data.train)?;
     config.validate(&data.describe_at(config.augment.views[0].size))?;
     Ok(data)

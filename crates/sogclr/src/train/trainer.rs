@@ -1,9 +1,10 @@
 //! The training loop: batches in, checkpoints and metrics out, from any step to the end.
 
 use super::metrics::Window;
+use super::ranks::{first_difference, still_alike};
 use super::signals::History;
 use super::{
-    Checkpoint, Learner, Metric, Metrics, Run, Signals, StepOutput, StepPlan, TrainError, Verdict, open_device,
+    Checkpoint, Metric, Metrics, Run, Signals, Spent, StepOutput, StepPlan, TrainError, Verdict, step::Learner,
 };
 use crate::batch::{Batch, BatchPlan, Loader, Rendering, Share};
 use crate::comm::Group;
@@ -15,7 +16,7 @@ use crate::optim::Optimizer;
 use crate::params::{NamedTensors, ParamError, export, import};
 use crate::provenance::Provenance;
 use crate::storage::load_tensors;
-use serde_json::{Map, Value, json};
+use serde_json::Value;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -44,10 +45,8 @@ pub struct StepReport {
     pub loss: f64,
     /// The batch's estimate of the global objective, where the method has one.
     pub objective: Option<f64>,
-    /// Time of this step, waiting included.
-    pub elapsed: Duration,
-    /// Of which waiting for data.
-    pub waited: Duration,
+    /// Where the time of this step went.
+    pub spent: Spent,
     /// From the newest line of metrics.
     pub signals: Option<Signals>,
     /// From the newest line of metrics.
@@ -67,8 +66,8 @@ pub struct Trainer {
 
 impl Trainer {
     /// A fresh start on `samples` images, from the weights that `train.init` names where it does.
-    pub fn new(config: &RunConfig, samples: usize) -> Result<Self, TrainError> {
-        let mut fresh = Self::drawn(config, samples)?;
+    pub fn new(config: &RunConfig, samples: usize, compute: &Compute) -> Result<Self, TrainError> {
+        let mut fresh = Self::drawn(config, samples, compute)?;
         if let Some(path) = &config.train.init {
             let misfit = |error: ParamError| TrainError::Checkpoint { path: path.clone(), cause: error.to_string() };
             let (weights, _) = load_tensors(path)?;
@@ -80,13 +79,13 @@ impl Trainer {
     }
 
     /// Weights as the seed draws them.
-    fn drawn(config: &RunConfig, samples: usize) -> Result<Self, TrainError> {
+    fn drawn(config: &RunConfig, samples: usize, compute: &Compute) -> Result<Self, TrainError> {
         if let MethodConfig::External(method) = &config.method
             && !method.is_here()
         {
             return Err(TrainError::ExternalMethod(method.name().to_owned()));
         }
-        let compute = open_device(config.train.device)?.autodiff();
+        let compute = compute.autodiff();
         let model = config.model();
         let context = BuildContext { model: &model, seed: config.seed, compute: compute.clone() };
         let method = config.method.spec().build(&context);
@@ -103,7 +102,12 @@ impl Trainer {
     }
 
     /// Continues from a checkpoint.
-    pub fn restore(config: &RunConfig, samples: usize, checkpoint: Checkpoint) -> Result<Self, TrainError> {
+    pub fn restore(
+        config: &RunConfig,
+        samples: usize,
+        checkpoint: Checkpoint,
+        compute: &Compute,
+    ) -> Result<Self, TrainError> {
         let misfit = |cause: String| TrainError::Misfit(cause);
         if checkpoint.method != config.method.name() {
             return Err(misfit(format!("it was made by {}, not {}", checkpoint.method, config.method.name())));
@@ -117,7 +121,7 @@ impl Trainer {
         if checkpoint.state.samples() != samples {
             return Err(misfit(format!("it knows {} samples, the data has {samples}", checkpoint.state.samples())));
         }
-        let mut fresh = Self::drawn(config, samples)?;
+        let mut fresh = Self::drawn(config, samples, compute)?;
         let learner = &mut fresh.learner;
         learner.set_model(import(learner.model().clone(), &checkpoint.model)?);
         let device = fresh.compute.inner().device().clone();
@@ -172,54 +176,66 @@ impl Trainer {
         }
     }
 
-    /// Trains to the end, or until `observe` breaks. Checkpoints are written at the start, in intervals, when asked to
-    /// stop and at the end.
+    /// Trains to the end, or until `observe` breaks on any rank. Checkpoints are written at the start, in intervals, when
+    /// asked to stop and at the end. Rank 0 alone has the `run`.
     pub fn train(
         &mut self,
-        run: &Run,
+        run: Option<&Run>,
         split: Arc<Split>,
         group: &Group,
         mut observe: impl FnMut(&StepReport) -> ControlFlow<()>,
     ) -> Result<Outcome, TrainError> {
         let per_epoch = self.plan.steps_per_epoch();
-        let mut log = Log::open(run, self.step, per_epoch)?;
+        let mut log = group.together(Log::open(run, self.step, per_epoch))?;
         if self.step == 0 {
-            run.save(&self.checkpoint(), per_epoch)?;
+            self.save(run, &log, group)?;
         }
         let loader = self.loader(split, group)?;
         let interval = Duration::from_secs_f64(60.0 * self.config.train.checkpoint_minutes);
         let mut saved = Instant::now();
-        loop {
-            let began = Instant::now();
-            let Some(batch) = loader.next_batch() else { break };
-            let batch = match batch {
-                Ok(batch) => batch,
-                Err(source) => {
-                    self.save(run, &log)?;
-                    return Err(TrainError::DataLost { step: self.step, source });
-                }
-            };
+        while self.step < self.plan.total_steps() {
+            let (began, exchanged) = (Instant::now(), group.spent());
+            let batch = self.next_batch(&loader);
             let waited = began.elapsed();
+            let batch = match group.any(batch.is_err()) {
+                true => {
+                    self.save(run, &log, group)?;
+                    group.together(batch)?
+                }
+                false => batch?,
+            };
             let out = self.advance(&batch, group)?;
-            let elapsed = began.elapsed();
-            self.window.add(&out, elapsed, waited);
+            let exchanged = (group.size() > 1).then(|| group.spent() - exchanged);
+            let spent = Spent { elapsed: began.elapsed(), waited, exchanged };
+            self.window.add(&out, &spent);
             let finished = self.step == self.plan.total_steps();
-            if self.step.is_multiple_of(log.every) || finished {
-                self.write_line(&mut log, &out)?;
+            let written = match self.step.is_multiple_of(log.every) || finished {
+                true => self.write_line(&mut log, &out),
+                false => Ok(()),
+            };
+            let stopping = observe(&self.report(&out, &log, spent)).is_break();
+            // Each rank may be asked to stop; the clock of the first says when to save.
+            let is_due = group.is_first() && saved.elapsed() >= interval;
+            let [stopping, is_due, failed] = group.any_of([stopping, is_due, written.is_err()]);
+            if failed {
+                group.together(written)?;
             }
-            let stopping = observe(&self.report(&out, &log, elapsed, waited)).is_break();
-            if stopping || finished || saved.elapsed() >= interval || self.is_kept() {
-                self.save(run, &log)?;
+            if stopping || finished || is_due || self.is_kept() {
+                self.save(run, &log, group)?;
                 saved = Instant::now();
             }
             if stopping && !finished {
                 return Ok(Outcome::Stopped);
             }
         }
-        match (self.step, self.plan.total_steps()) {
-            (step, total) if step < total => Err(TrainError::Incomplete { step, total }),
-            _ => Ok(Outcome::Finished),
-        }
+        Ok(Outcome::Finished)
+    }
+
+    /// The next batch of this rank.
+    fn next_batch(&self, loader: &Loader) -> Result<Batch, TrainError> {
+        let (step, total) = (self.step, self.plan.total_steps());
+        let batch = loader.next_batch().ok_or(TrainError::Incomplete { step, total })?;
+        batch.map_err(|source| TrainError::DataLost { step, source })
     }
 
     /// Seconds of a step, waiting for data included: the median of the steps after the first, of which no more are made than
@@ -229,8 +245,10 @@ impl Trainer {
         let mut seconds = Vec::new();
         while seconds.len() < 2 || start.elapsed() < patience {
             let began = Instant::now();
-            let Some(batch) = loader.next_batch() else { break };
-            let batch = batch.map_err(|source| TrainError::DataLost { step: self.step, source })?;
+            if self.step == self.plan.total_steps() {
+                break;
+            }
+            let batch = self.next_batch(&loader)?;
             self.advance(&batch, group)?;
             seconds.push(began.elapsed().as_secs_f64());
         }
@@ -247,16 +265,25 @@ impl Trainer {
             seed: self.config.seed,
             layout: self.compute.layout(),
         };
-        let groups = self.learner.method.norm_groups();
-        let share =
-            Share::of(group, self.plan.batch, groups, self.config.train.micro_batch).map_err(ConfigError::from)?;
-        Ok(Loader::start(split, rendering, self.plan.clone(), self.step, share))
+        Ok(Loader::start(split, rendering, self.plan.clone(), self.step, self.share(group)?))
     }
 
-    /// Metrics first: the checkpoint counts on them.
-    fn save(&self, run: &Run, log: &Log) -> Result<(), TrainError> {
-        log.metrics.sync()?;
-        run.save(&self.checkpoint(), self.plan.steps_per_epoch())
+    /// What this rank holds of every batch.
+    pub fn share(&self, group: &Group) -> Result<Share, ConfigError> {
+        let groups = self.learner.method.norm_groups();
+        Ok(Share::of(group, self.plan.batch, groups, self.config.train.micro_batch)?)
+    }
+
+    /// Writes a checkpoint, on rank 0, of what all ranks have.
+    fn save(&self, run: Option<&Run>, log: &Log, group: &Group) -> Result<(), TrainError> {
+        let checkpoint = self.checkpoint();
+        still_alike(group, &checkpoint)?;
+        let write = |run: &Run| {
+            // Metrics first: the checkpoint counts on them.
+            log.metrics.as_ref().map_or(Ok(()), Metrics::sync)?;
+            run.save(&checkpoint, self.plan.steps_per_epoch())
+        };
+        Ok(group.together(run.map_or(Ok(()), write))?)
     }
 
     /// Whether the user wants to keep the checkpoint of this step.
@@ -267,15 +294,16 @@ impl Trainer {
 
     /// One line of metrics over the steps since the last.
     fn write_line(&mut self, log: &mut Log, out: &StepOutput) -> Result<(), TrainError> {
+        let Some(metrics) = log.metrics.as_mut() else { return Ok(()) };
         log.history.push(self.window.falling() / self.window.steps as f64);
         log.signals = Signals::of(&out.sets, self.compute.isa());
         log.verdict = log.signals.map_or(Verdict::Learning, |signals| log.history.verdict(&signals));
-        log.metrics.append(&self.metric(log))?;
+        metrics.append(&self.metric(log.signals, log.verdict))?;
         self.window = Window::default();
         Ok(())
     }
 
-    fn report(&self, out: &StepOutput, log: &Log, elapsed: Duration, waited: Duration) -> StepReport {
+    fn report(&self, out: &StepOutput, log: &Log, spent: Spent) -> StepReport {
         StepReport {
             step: self.step,
             total_steps: self.plan.total_steps(),
@@ -283,8 +311,7 @@ impl Trainer {
             batch: self.plan.batch,
             loss: out.loss,
             objective: out.objective,
-            elapsed,
-            waited,
+            spent,
             signals: log.signals,
             verdict: log.verdict,
         }
@@ -308,7 +335,7 @@ impl Trainer {
         self.config.learning_rate.at(step, plan.batch, plan.epochs, plan.steps_per_epoch())
     }
 
-    fn metric(&self, log: &Log) -> Metric {
+    fn metric(&self, signals: Option<Signals>, verdict: Verdict) -> Metric {
         let (window, steps) = (&self.window, self.window.steps as f64);
         let seconds = window.seconds.max(1e-9);
         Metric {
@@ -317,17 +344,19 @@ impl Trainer {
             loss: window.loss / steps,
             objective: window.objective.map(|sum| sum / steps),
             lr: self.learning_rate(self.step - 1),
-            signals: log.signals,
-            verdict: log.verdict,
+            signals,
+            verdict,
             images_per_s: steps * self.plan.batch as f64 / seconds,
             data_wait: window.waited / seconds,
+            rank_wait: window.exchanged.map(|exchanged| exchanged / seconds),
         }
     }
 }
 
 /// `metrics.jsonl`, and what its lines say so far.
 struct Log {
-    metrics: Metrics,
+    /// Of rank 0 alone.
+    metrics: Option<Metrics>,
     history: History,
     /// Of the newest line.
     signals: Option<Signals>,
@@ -337,16 +366,17 @@ struct Log {
 }
 
 impl Log {
-    fn open(run: &Run, step: usize, steps_per_epoch: usize) -> Result<Self, TrainError> {
-        let path = run.metrics_path();
-        let metrics = Metrics::open(&path, step)?;
-        let (mut history, mut newest) = (History::default(), (None, Verdict::Learning));
+    fn open(run: Option<&Run>, step: usize, steps_per_epoch: usize) -> Result<Self, TrainError> {
+        let every = steps_per_epoch.div_ceil(100);
+        let mut log =
+            Self { metrics: None, history: History::default(), signals: None, verdict: Verdict::Learning, every };
+        let Some(path) = run.map(Run::metrics_path) else { return Ok(log) };
+        log.metrics = Some(Metrics::open(&path, step)?);
         for line in Metrics::read(&path) {
-            history.push(line.objective.unwrap_or(line.loss));
-            newest = (line.signals, line.verdict);
+            log.history.push(line.objective.unwrap_or(line.loss));
+            (log.signals, log.verdict) = (line.signals, line.verdict);
         }
-        let (signals, verdict) = newest;
-        Ok(Self { metrics, history, signals, verdict, every: steps_per_epoch.div_ceil(100) })
+        Ok(log)
     }
 }
 
@@ -371,7 +401,7 @@ fn plan(config: &RunConfig, samples: usize) -> BatchPlan {
 
 /// The settings that decide what a run becomes: not where its data lies, which the manifest checks, nor what may change on the
 /// way.
-fn deciding(config: &RunConfig) -> Value {
+pub(super) fn deciding(config: &RunConfig) -> Value {
     let mut all = serde_json::to_value(config).expect("plain data");
     let table = all.as_object_mut().expect("a configuration is a table");
     table.remove("data");
@@ -379,16 +409,4 @@ fn deciding(config: &RunConfig) -> Value {
         ["device", "checkpoint_minutes", "keep_every", "init"].iter().for_each(|free| drop(train.remove(*free)));
     }
     all
-}
-
-/// The first key whose value differs, with both values.
-fn first_difference(was: &Value, is: &Value) -> Option<(String, String, String)> {
-    match (was, is) {
-        (Value::Object(old), Value::Object(new)) => old.keys().chain(new.keys()).find_map(|key| {
-            let at = |table: &Map<String, Value>| table.get(key).cloned().unwrap_or(json!("not there"));
-            let (below, was, is) = first_difference(&at(old), &at(new))?;
-            Some((if below.is_empty() { key.clone() } else { format!("{key}.{below}") }, was, is))
-        }),
-        _ => (was != is).then(|| (String::new(), was.to_string(), is.to_string())),
-    }
 }

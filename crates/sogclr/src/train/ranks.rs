@@ -1,0 +1,126 @@
+//! What several ranks do beside the step: start alike, check the data in parts, and stay alike.
+
+use super::trainer::deciding;
+use super::{Checkpoint, TrainError};
+use crate::comm::Group;
+use crate::config::RunConfig;
+use crate::data::{DataError, Manifest, Split};
+use crate::encoder::Compute;
+use crate::provenance::Provenance;
+use crate::system::host;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+
+/// What has to be the same on all ranks.
+#[derive(Serialize, Deserialize)]
+struct Card {
+    host: String,
+    /// By what it is called in an error.
+    alike: Value,
+}
+
+/// Refuses ranks whose program, instruction set or settings differ from those of rank 0.
+pub(super) fn start_alike(
+    group: &Group,
+    provenance: &Provenance,
+    config: &RunConfig,
+    compute: &Compute,
+) -> Result<(), TrainError> {
+    let mut settings = deciding(config);
+    settings["train"]["device"] = json!(config.train.device);
+    let alike = json!({
+        "the program": provenance.program,
+        "numerics": provenance.numerics,
+        "the instruction set": format!("{:?}", compute.isa()),
+        "the setting": settings,
+    });
+    compare(group, alike)
+}
+
+/// Refuses ranks whose list of samples differs from that of rank 0.
+fn same_samples(group: &Group, split: &Split) -> Result<(), TrainError> {
+    let mut hasher = blake3::Hasher::new();
+    for id in 0..split.len() {
+        let labelled = (split.name(id), split.label(id), split.captions(id));
+        hasher.update(&serde_json::to_vec(&labelled).expect("plain data"));
+    }
+    let names = format!("whose names hash to {}", &hasher.finalize().to_hex()[..8]);
+    compare(group, json!({ "samples,": split.len(), "samples": names }))
+}
+
+fn compare(group: &Group, alike: Value) -> Result<(), TrainError> {
+    if group.size() == 1 {
+        return Ok(());
+    }
+    let card = serde_json::to_vec(&Card { host: host(), alike }).expect("plain data");
+    let cards = group.gather_bytes(card);
+    let cards = cards.iter().map(|card| serde_json::from_slice(card).expect("what a rank has written"));
+    let cards: Vec<Card> = cards.collect();
+    for (rank, card) in cards.iter().enumerate() {
+        if let Some((what, here, there)) = first_difference(&cards[0].alike, &card.alike) {
+            return Err(TrainError::Unlike {
+                rank,
+                host: card.host.clone(),
+                what: what.replacen("the setting.", "the setting ", 1),
+                there,
+                here,
+            });
+        }
+    }
+    Ok(())
+}
+
+/// Checks every image of `split` once, each rank its part, and makes the manifest. A rank that reads other files than the one
+/// that checked them, a copy on a disk of its own, reads them itself.
+pub(super) fn check_images(
+    group: &Group,
+    split: &mut Split,
+    skip_bad: bool,
+    progress: impl Fn() + Sync,
+) -> Result<(Manifest, Vec<String>), TrainError> {
+    same_samples(group, split)?;
+    let (rank, size, count) = (group.rank(), group.size(), split.len());
+    let checked = Manifest::check(split, rank * count / size..(rank + 1) * count / size, progress);
+    if size == 1 {
+        return Ok(Manifest::of(split, checked, skip_bad)?);
+    }
+    let parts = group.gather_bytes(serde_json::to_vec(&checked).expect("plain data"));
+    let parts = parts.iter().map(|part| serde_json::from_slice::<Vec<_>>(part).expect("what a rank has written"));
+    let (manifest, bad) = Manifest::of(split, parts.flatten().collect(), skip_bad)?;
+    let verified = manifest.verify(split).map_err(|error| match error {
+        DataError::Changed(what) => TrainError::OtherCopy(what),
+        other => other.into(),
+    });
+    group.together(verified)?;
+    Ok((manifest, bad))
+}
+
+/// Refuses to go on where the ranks' replicas differ.
+pub(super) fn still_alike(group: &Group, checkpoint: &Checkpoint) -> Result<(), TrainError> {
+    if group.size() == 1 {
+        return Ok(());
+    }
+    let ours = serde_json::to_vec(&(host(), checkpoint.digests())).expect("plain data");
+    let all = group.gather_bytes(ours);
+    type Replica = (String, Vec<(String, u64)>);
+    let mut all = all.iter().map(|all| serde_json::from_slice::<Replica>(all).expect("what a rank has written"));
+    let (_, first) = all.next().expect("a group is not empty");
+    for (rank, (host, digests)) in all.enumerate() {
+        if let Some(((tensor, _), _)) = first.iter().zip(&digests).find(|(first, other)| first != other) {
+            return Err(TrainError::Drift { step: checkpoint.step, rank: rank + 1, host, tensor: tensor.clone() });
+        }
+    }
+    Ok(())
+}
+
+/// The first key whose value differs, with both values.
+pub(super) fn first_difference(was: &Value, is: &Value) -> Option<(String, String, String)> {
+    match (was, is) {
+        (Value::Object(old), Value::Object(new)) => old.keys().chain(new.keys()).find_map(|key| {
+            let at = |table: &Map<String, Value>| table.get(key).cloned().unwrap_or(json!("not there"));
+            let (below, was, is) = first_difference(&at(old), &at(new))?;
+            Some((if below.is_empty() { key.clone() } else { format!("{key}.{below}") }, was, is))
+        }),
+        _ => (was != is).then(|| (String::new(), was.to_string(), is.to_string())),
+    }
+}
