@@ -63,7 +63,8 @@ impl Verb {
     /// What it does where a launcher starts it several times.
     fn company(&self) -> Company {
         match self {
-            Self::Pretrain(_) | Self::Resume(_) => Company::Together,
+            Self::Pretrain(_) | Self::Resume(_) | Self::Eval(_) | Self::Embed(_) => Company::Together,
+            Self::Compare(_) | Self::Bench(bench::Bench::Step(_)) => Company::Together,
             Self::Reproduce(_) => Company::Apart,
             _ => Company::Alone,
         }
@@ -79,7 +80,7 @@ fn main() -> ExitCode {
     });
     match Ranks::join(cli.verb.company()) {
         Ok(ranks) => {
-            let outcome = run(cli, &ranks.group);
+            let outcome = ranks.work(|group| run(cli, group));
             ranks.end(outcome)
         }
         Err(error) => report(&error),
@@ -112,14 +113,14 @@ fn run(cli: Cli, group: &Group) -> Result<(), CliError> {
         Verb::Demo(verb) => verb.run(),
         Verb::Pretrain(verb) => verb.run(group),
         Verb::Resume(verb) => verb.run(group),
-        Verb::Eval(verb) => verb.run(),
-        Verb::Embed(verb) => verb.run(),
+        Verb::Eval(verb) => verb.run(group),
+        Verb::Embed(verb) => verb.run(group),
         Verb::Search(verb) => verb.run(),
-        Verb::Compare(verb) => verb.run(),
+        Verb::Compare(verb) => verb.run(group),
         Verb::Loss(verb) => verb.run(),
         Verb::Config(verb) => verb.run(),
         Verb::Theory(verb) => verb.run(),
         Verb::Reproduce(verb) => verb.run(),
-        Verb::Bench(verb) => verb.run(),
+        Verb::Bench(verb) => verb.run(group),
     }
 }

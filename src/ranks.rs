@@ -1,7 +1,7 @@
 //! The processes that mpirun or srun started together: each runs this program, and they train one run.
 
 use crate::error::CliError;
-use crate::output;
+use crate::output::{self, note};
 use sogclr::comm::Group;
 use std::process::{Command, ExitCode};
 
@@ -40,8 +40,19 @@ pub fn forget_launcher(command: &mut Command) {
 
 /// Threads of each process where several share the cores of a machine.
 pub fn threads(group: &Group) -> Option<usize> {
-    let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
-    (group.size() > 1).then(|| (cores / group.place().sharers).max(1))
+    if group.size() == 1 {
+        return None;
+    }
+    let (cores, place) = (std::thread::available_parallelism().map_or(1, |cores| cores.get()), group.place());
+    let is_bound = place.sharers < place.local_size;
+    if let Some(all) = sogclr::system::cores().filter(|&all| is_bound && cores * place.local_size <= all / 2) {
+        note!(
+            "each process may use {cores} of the {all} cores here: `mpirun --bind-to none`, or `--map-by slot:pe={}`, \
+             lets them use all",
+            all / place.local_size
+        );
+    }
+    Some((cores / place.sharers).max(1))
 }
 
 /// What a verb does where a launcher starts it several times.
@@ -88,7 +99,6 @@ impl Ranks {
                 group.size()
             )));
         }
-        session.abort_on_panic();
         Ok(Self { group, session: Some(session) })
     }
 
@@ -98,6 +108,16 @@ impl Ranks {
             "{size} processes were started, but this build cannot connect them: build it again with `--features mpi` \
              (docs/distributed.md)"
         )))
+    }
+
+    /// Does the work of this process. A panic ends the others, too, which would wait for it for ever.
+    pub fn work<T>(&self, work: impl FnOnce(&Group) -> T) -> T {
+        #[cfg(feature = "mpi")]
+        if let Some(session) = &self.session {
+            let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| work(&self.group)));
+            return outcome.unwrap_or_else(|_| session.abort(101));
+        }
+        work(&self.group)
     }
 
     /// Ends the program, and on an error the other processes, which may wait for this one.

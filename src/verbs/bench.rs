@@ -5,8 +5,10 @@ use crate::output::say;
 use crate::progress::Counter;
 use clap::{Args, Subcommand};
 use serde_json::json;
+use sogclr::batch::Share;
 use sogclr::bench::{StepBench, WARM_UP, measure_kernels, measure_loss};
 use sogclr::check::Problem;
+use sogclr::comm::Group;
 use sogclr::config::DeviceName;
 use sogclr::data::Modality;
 use sogclr::encoder::{EncoderConfig, HeadConfig, ModelConfig};
@@ -105,9 +107,9 @@ pub struct LossBench {
 }
 
 impl Bench {
-    pub fn run(self) -> Result<(), CliError> {
+    pub fn run(self, group: &Group) -> Result<(), CliError> {
         match self {
-            Self::Step(verb) => verb.run(),
+            Self::Step(verb) => verb.run(group),
             Self::Kernels(verb) => verb.run(),
             Self::Loss(verb) => verb.run(),
         }
@@ -143,7 +145,7 @@ impl LossBench {
 }
 
 impl Step {
-    fn run(self) -> Result<(), CliError> {
+    fn run(self, group: &Group) -> Result<(), CliError> {
         let encoder = self.work.check()?;
         if self.steps == 0 {
             return Err(CliError::Input("--steps is 0: time at least 1 step".into()));
@@ -159,13 +161,14 @@ impl Step {
         let compute = open_device(self.work.device)?;
         let (batch, image_size) = (self.work.batch, self.work.image_size);
         let bar = Counter::new("steps", self.steps + WARM_UP);
+        let share = Share::of(group, batch, 1, None).map_err(|problem| CliError::Input(problem.to_string()))?;
         let bench = StepBench { model, batch, steps: self.steps, compute };
-        let report = bench.run(|| bar.inc(1)).map_err(|error| CliError::Failed(error.to_string()))?;
+        let report = bench.run(group, share, || bar.inc(1)).map_err(|error| CliError::Failed(error.to_string()))?;
         drop(bar);
         if self.work.json {
             let mut line = json!({
                 "encoder": self.work.encoder, "batch": batch, "image_size": image_size, "steps": self.steps,
-                "threads": rayon::current_num_threads(), "device": self.work.device,
+                "threads": rayon::current_num_threads(), "ranks": group.size(), "device": self.work.device,
             });
             let report = serde_json::to_value(&report).expect("a report is plain data");
             if let (Some(line), serde_json::Value::Object(report)) = (line.as_object_mut(), report) {

@@ -7,6 +7,7 @@ use crate::options::RunOptions;
 use crate::output::{note, say};
 use clap::Args;
 use serde_json::json;
+use sogclr::comm::Group;
 use sogclr::config::RunConfig;
 use sogclr::eval::labelled_splits;
 use sogclr::race::{Cell, Trained};
@@ -53,7 +54,7 @@ fn trimmed(name: &str) -> Result<String, Infallible> {
 }
 
 impl Compare {
-    pub fn run(self) -> Result<(), CliError> {
+    pub fn run(self, group: &Group) -> Result<(), CliError> {
         // Everything is checked before the first run begins.
         let cells = self.cells()?;
         let config = &cells[0][0].config;
@@ -62,6 +63,21 @@ impl Compare {
             CliError::Input(format!("cannot write to {}: {error}; choose another --out", self.out.display()))
         };
         std::fs::create_dir_all(&self.out).map_err(unwritable)?;
+        if group.size() > 1 {
+            // Every process takes each so many-th run; the first makes the tables of all.
+            let ours = cells.iter().flatten().skip(group.rank()).step_by(group.size());
+            let trained = ours.map(|cell| match train(cell, &stop)? {
+                Trained::Finished => cell.result(|_| {}).map(drop).map_err(CliError::from),
+                _ => Ok(()),
+            });
+            group.together(trained.collect::<Result<(), _>>())?;
+            if group.any(stop.load(Ordering::Relaxed)) {
+                return Err(stopped());
+            }
+            if !group.is_first() {
+                return Ok(());
+            }
+        }
 
         let mut untrained = Contender { method: "untrained".into(), ..Default::default() };
         let mut rows = Vec::new();

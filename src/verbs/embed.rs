@@ -1,14 +1,14 @@
 //! `sogclr embed`: features of images, for the user's own tools.
 
-use super::eval::{open_run, readable_images, say_if_unfinished};
+use super::eval::{device_of, open_run, readable_images, say_if_unfinished};
 use crate::error::CliError;
 use crate::output::{note, refuse_existing_file, say};
 use crate::progress::Counter;
 use clap::Args;
+use sogclr::comm::Group;
 use sogclr::config::DeviceName;
 use sogclr::params::{HostTensor, NamedTensors};
 use sogclr::storage::{save_tensors, write_atomic};
-use sogclr::train::open_device;
 use std::path::PathBuf;
 
 /// Write the features of images: one row for each, before the head.
@@ -35,19 +35,22 @@ pub struct Embed {
 }
 
 impl Embed {
-    pub fn run(self) -> Result<(), CliError> {
+    pub fn run(self, group: &Group) -> Result<(), CliError> {
         let table = PathBuf::from(format!("{}.tsv", self.out.display()));
         for file in [&self.out, &table] {
             refuse_existing_file(file, "--out")?;
         }
         let run = open_run(&self.run, self.image_size)?;
-        let encoder = run.encoder(open_device(self.device.unwrap_or(run.config.train.device))?)?;
+        let encoder = run.encoder(device_of(self.device.unwrap_or(run.config.train.device), group)?)?.shared_by(group);
         say_if_unfinished(&run);
         let (split, bad) = readable_images(&run, self.data.as_deref())?;
         bad.iter().for_each(|image| note!("left out {image}"));
         let bar = Counter::new("features", split.len());
         let features = encoder.extract(&split, |count| bar.inc(count))?.features;
         drop(bar);
+        if !group.is_first() {
+            return Ok(());
+        }
         let shape = vec![features.nrows(), features.ncols()];
         let tensor = HostTensor { shape, values: features.into_iter().collect() };
         let row = |id: usize| {

@@ -6,14 +6,16 @@ use crate::output::{note, say};
 use crate::progress::Counter;
 use clap::{Args, Subcommand, ValueEnum};
 use serde_json::{Value, json};
+use sogclr::comm::Group;
 use sogclr::config::DeviceName;
 use sogclr::data::{DataConfig, Dataset, Manifest, Split};
+use sogclr::encoder::Compute;
 use sogclr::eval::{
     Accuracy, FrozenEncoder, Labelled, Measured, NEIGHBOURS, PaperProtocol, knn_accuracy, labelled_splits, linear_fast,
     linear_paper, measure,
 };
 use sogclr::report::{accuracy_cell, table};
-use sogclr::train::{Run, open_device};
+use sogclr::train::{Run, open_device_of};
 use sogclr::trained::{EvaluationOf, TrainedRun, leave_out_bad_tests};
 use std::path::{Path, PathBuf};
 
@@ -157,18 +159,18 @@ pub struct Knn {
 }
 
 impl Eval {
-    pub fn run(self) -> Result<(), CliError> {
+    pub fn run(self, group: &Group) -> Result<(), CliError> {
         match self {
-            Self::Linear(verb) => verb.run(),
-            Self::Knn(verb) => verb.run(),
-            Self::Retrieval(verb) => verb.run(),
-            Self::Zeroshot(verb) => verb.run(),
+            Self::Linear(verb) => verb.run(group),
+            Self::Knn(verb) => verb.run(group),
+            Self::Retrieval(verb) => verb.run(group),
+            Self::Zeroshot(verb) => verb.run(group),
         }
     }
 }
 
 impl Linear {
-    fn run(self) -> Result<(), CliError> {
+    fn run(self, group: &Group) -> Result<(), CliError> {
         let Self { target, which, protocol, epochs, batch, lr } = self;
         if protocol == Protocol::Fast {
             let flags = [("--epochs", epochs.is_some()), ("--batch", batch.is_some()), ("--lr", lr.is_some())];
@@ -176,7 +178,7 @@ impl Linear {
                 return Err(CliError::Input(format!("{flag} belongs to --protocol paper")));
             }
             let what = What { title: "linear, fast protocol", evaluation: "linear", settings: json!("fast") };
-            return evaluate(&target, which, &what, |encoder, splits, _| {
+            return evaluate(&target, which, &what, group, |encoder, splits, _| {
                 let (train, test) = features(encoder, &splits.train, &splits.test)?;
                 Ok(linear_fast(train, test, splits.classes).0)
             });
@@ -191,7 +193,7 @@ impl Linear {
         protocol.check().map_err(|problem| CliError::Input(format!("--{problem}")))?;
         let settings = json!({ "paper": protocol });
         let what = What { title: "linear, paper's protocol", evaluation: "linear", settings };
-        evaluate(&target, which, &what, |encoder, splits, state| {
+        evaluate(&target, which, &what, group, |encoder, splits, state| {
             let Splits { train, test, classes, .. } = splits;
             let bar = Counter::new("images", protocol.views(train.len(), test.len()));
             let found = linear_paper(encoder, train, test, *classes, &protocol, Some(state), |count| bar.inc(count));
@@ -202,14 +204,14 @@ impl Linear {
 }
 
 impl Knn {
-    fn run(self) -> Result<(), CliError> {
+    fn run(self, group: &Group) -> Result<(), CliError> {
         let k = self.k;
         if k == 0 {
             return Err(CliError::Input("-k is 0: at least one neighbour must vote".into()));
         }
         let title = format!("{k} nearest neighbours");
         let what = What { title: &title, evaluation: "knn", settings: json!({ "k": k }) };
-        evaluate(&self.target, self.which, &what, |encoder, Splits { train, test, classes, .. }, _| {
+        evaluate(&self.target, self.which, &what, group, |encoder, Splits { train, test, classes, .. }, _| {
             if k > train.len() {
                 let problem = format!("-k is {k}, but only {} training images can vote", train.len());
                 return Err(CliError::Input(problem));
@@ -271,6 +273,7 @@ fn evaluate(
     target: &Target,
     which: Which,
     what: &What,
+    group: &Group,
     measure: impl Fn(&FrozenEncoder, &Splits, &Path) -> Result<Accuracy, CliError>,
 ) -> Result<(), CliError> {
     let mut run = target.run()?;
@@ -295,9 +298,9 @@ fn evaluate(
         splits.classes,
         run.config.eval_size()
     );
-    let compute = open_device(target.device.unwrap_or(run.config.train.device))?;
+    let compute = device_of(target.device.unwrap_or(run.config.train.device), group)?;
     let measured = |name: String, step: usize, encoder: FrozenEncoder| -> Result<Vec<String>, CliError> {
-        let encoder = encoder.cached_in(run.folder().join("features"));
+        let encoder = encoder.cached_in(run.folder().join("features")).shared_by(group);
         let of = EvaluationOf {
             evaluation: what.evaluation.into(),
             settings: what.settings.clone(),
@@ -309,7 +312,7 @@ fn evaluate(
         };
         let made_of = short_hash(&format!("{} {} {}", of.settings, of.encoder, of.images));
         let state = run.folder().join(format!(".{}-{made_of}.state", of.evaluation));
-        let accuracy: Accuracy = run.measured_once(&of, || measure(&encoder, &splits, &state))?;
+        let accuracy: Accuracy = run.measured_once(&of, group, || measure(&encoder, &splits, &state))?;
         Ok(vec![name, accuracy_cell(&accuracy), format!("{:.1}", 100.0 * accuracy.top5)])
     };
     let mut rows = Vec::new();
@@ -329,6 +332,11 @@ fn evaluate(
     }
     say!("{}", table(&["encoder", "top-1 % (95 % interval)", "top-5 %"], &rows));
     Ok(())
+}
+
+/// The device of this process among those of its machine.
+pub fn device_of(name: DeviceName, group: &Group) -> Result<Compute, CliError> {
+    Ok(open_device_of(name, group.place().local_rank)?)
 }
 
 /// As much of a hash as tells a few apart.

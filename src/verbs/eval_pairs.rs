@@ -1,11 +1,12 @@
 //! `sogclr eval retrieval` and `sogclr eval zeroshot`: what image and text encoder do together.
 
-use super::eval::{Target, open_run, say_if_unfinished, short_hash};
+use super::eval::{Target, device_of, open_run, say_if_unfinished, short_hash};
 use crate::error::CliError;
 use crate::output::{note, say};
 use crate::progress::Counter;
 use clap::Args;
 use serde_json::{Value, json};
+use sogclr::comm::Group;
 use sogclr::config::DeviceName;
 use sogclr::data::{Dataset, Manifest, Split, pairs};
 use sogclr::eval::{
@@ -14,7 +15,7 @@ use sogclr::eval::{
 use sogclr::math::UnitRows;
 use sogclr::report::{accuracy_cell, table};
 use sogclr::storage::read;
-use sogclr::train::{Run, open_device};
+use sogclr::train::Run;
 use sogclr::trained::{EvaluationOf, held_out_pairs};
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -107,12 +108,12 @@ fn check_held_out(folder: &Path, split: &mut Split, skip_bad: bool) -> Result<()
 }
 
 impl RetrievalVerb {
-    pub fn run(self) -> Result<(), CliError> {
+    pub fn run(self, group: &Group) -> Result<(), CliError> {
         let mut run = open_run(&self.run, self.image_size)?;
         run.config.data.skip_bad |= self.skip_bad;
         let (config, skip_bad) = (&run.config, run.config.data.skip_bad);
-        let compute = open_device(self.device.unwrap_or(config.train.device))?;
-        let encoders = run.pair_encoders(compute.clone())?;
+        let compute = device_of(self.device.unwrap_or(config.train.device), group)?;
+        let encoders = run.pair_encoders(compute.clone())?.shared_by(group);
         let data = match self.pairs {
             None => {
                 let data = Run::open_data_of(&self.run, config)?;
@@ -142,10 +143,10 @@ impl RetrievalVerb {
                 images: images.clone(),
                 encoder: short_hash(&encoders.digest()),
             };
-            run.measured_once(&of, || retrieval(encoders, &split))
+            run.measured_once(&of, group, || retrieval(encoders, &split))
         };
         let result = measured(step.unwrap_or_default(), &encoders)?;
-        let untrained = measured(0, &run.untrained_pair_encoders(compute)?)?;
+        let untrained = measured(0, &run.untrained_pair_encoders(compute)?.shared_by(group))?;
         let chance = PairEncoders::chance(&split);
         say!("retrieval on {title}: {} images, {} captions", result.images, result.captions);
         let rows = [
@@ -159,14 +160,15 @@ impl RetrievalVerb {
 }
 
 impl ZeroShotVerb {
-    pub fn run(self) -> Result<(), CliError> {
+    pub fn run(self, group: &Group) -> Result<(), CliError> {
         if self.target.limit.is_some() {
             let problem = "zero-shot classification uses no training images: leave --limit out";
             return Err(CliError::Input(problem.into()));
         }
         let mut run = self.target.run()?;
         run.config.data.skip_bad |= self.target.skip_bad;
-        let encoders = run.pair_encoders(open_device(self.target.device.unwrap_or(run.config.train.device))?)?;
+        let encoders = run.pair_encoders(device_of(self.target.device.unwrap_or(run.config.train.device), group)?)?;
+        let encoders = encoders.shared_by(group);
         let (own_names, skip_bad) = (run.config.data.class_names.clone(), run.config.data.skip_bad);
         let templates = match &self.templates {
             Some(name) if name == Path::new("clip") => clip_templates(),
@@ -209,7 +211,7 @@ impl ZeroShotVerb {
             images: short_hash(&split.digest()?),
             encoder: short_hash(&encoders.digest()),
         };
-        let accuracy: Accuracy = run.measured_once(&of, || -> Result<Accuracy, CliError> {
+        let accuracy: Accuracy = run.measured_once(&of, group, || -> Result<Accuracy, CliError> {
             let bar = Counter::new("prompts", names.len() * templates.len());
             let classes = class_weights(&encoders.text, &names, &templates, |count| bar.inc(count))?;
             drop(bar);

@@ -78,7 +78,9 @@ impl Drop for Hosts {
         for name in [self.name(1), self.name(2)] {
             let left = Command::new("ip").args(["netns", "pids", &name]).output();
             let left = left.map(|left| String::from_utf8_lossy(&left.stdout).into_owned()).unwrap_or_default();
-            let _ = Command::new("kill").arg("-KILL").args(left.split_whitespace()).status();
+            if !left.is_empty() {
+                let _ = Command::new("kill").arg("-KILL").args(left.split_whitespace()).status();
+            }
             let _ = Command::new("ip").args(["netns", "delete", &name]).status();
         }
     }

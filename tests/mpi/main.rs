@@ -3,6 +3,8 @@
 #![cfg(feature = "mpi")]
 
 mod failures;
+#[cfg(feature = "wgpu")]
+mod gpu;
 mod hosts;
 mod ranks;
 

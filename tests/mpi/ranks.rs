@@ -148,3 +148,33 @@ fn a_killed_process_ends_the_job_and_the_run_resumes() {
     println!("resumed with another number of processes: {apart:.1e}");
     assert!(apart < 1e-3, "{apart:e}");
 }
+
+/// Features by slices, cells of a race by processes: what one process writes.
+#[test]
+fn evaluation_features_and_races_are_shared_and_the_same() {
+    let (_turn, folder) = (turn(), tempfile::tempdir().unwrap());
+    let run = folder.path().join("run");
+    succeed(alone().args(SMALL).arg(&run).args(SHORT));
+    let copy = folder.path().join("copy");
+    assert!(Command::new("cp").arg("-r").args([&run, &copy]).status().unwrap().success());
+    let embedded = |job: &mut Command, name: &str| {
+        let out = folder.path().join(name);
+        let said = succeed(job.arg("embed").arg(&run).arg("--out").arg(&out));
+        assert_eq!(said.matches("96 rows").count(), 1, "{said}");
+        std::fs::read(out).unwrap()
+    };
+    assert_eq!(embedded(&mut alone(), "one"), embedded(&mut mpirun(2), "two"));
+    for verb in ["linear", "knn"] {
+        let table = |said: String| said.lines().filter(|line| line.contains('%')).collect::<Vec<_>>().join("\n");
+        let one = table(succeed(alone().args(["eval", verb]).arg(&run)));
+        assert_eq!(one, table(succeed(mpirun(3).args(["eval", verb]).arg(&copy))));
+    }
+    let race = folder.path().join("race");
+    let race = |job: &mut Command| {
+        let flags = ["--limit", "48", "--batch", "8", "--epochs", "1", "--encoder", "resnet8", "--image-size", "8"];
+        job.args(["compare", "--seeds", "2", "--methods", "sogclr,simclr", "--out"]).arg(&race).args(flags);
+        succeed(job)
+    };
+    let said = race(&mut mpirun(2));
+    assert!(said.contains("sogclr") && said.contains("simclr") && said.contains("tables: "), "{said}");
+}

@@ -12,7 +12,9 @@ use crate::method::{BuildContext, MethodConfig, Setting};
 use crate::optim::{AdamW, Optimizer, OptimizerConfig, Sgd};
 use crate::text::{END, START};
 use crate::train::{Learner, StepPlan};
+use burn::module::Module;
 use serde::Serialize;
+use std::time::Instant;
 
 /// Samples that have a u; a batch visits the first of them.
 const SAMPLES: usize = 50_000;
@@ -45,11 +47,15 @@ pub struct StepSpeed {
     pub cpu_s_per_step: Option<f64>,
     /// Most memory of the process at once in MiB; `null` where the system does not tell.
     pub peak_rss_mb: Option<f64>,
+    /// Values that are trained.
+    pub parameters: usize,
+    /// Share of the time inside collectives, waiting for other ranks included.
+    pub rank_wait: f64,
 }
 
 impl StepBench {
-    /// Runs the steps; `done` is called after each.
-    pub fn run(&self, mut done: impl FnMut()) -> Result<StepSpeed, LossError> {
+    /// Runs the steps with the other ranks of `group`, of which this one has `share` of the batch; `done` is called after each.
+    pub fn run(&self, group: &Group, share: Share, mut done: impl FnMut()) -> Result<StepSpeed, LossError> {
         let compute = self.compute.autodiff();
         let model = Model::new(&self.model, 0, &compute);
         let has_text = self.model.text.is_some();
@@ -61,31 +67,39 @@ impl StepBench {
         let modality = if has_text { Modality::Pairs } else { Modality::Images };
         let setting = Setting { is_small: false, is_grey: false, modality, samples, batch, epochs: 1 };
         let config = MethodConfig::named("sogclr", &setting).expect("a known name");
+        let parameters = model.num_params();
         let method = config.spec().build(&BuildContext { model: &self.model, seed: 0, compute });
         let mut learner = Learner::new(model, optimizer, method, SAMPLES.max(self.batch), &self.compute);
         let plan = StepPlan { chunk: self.batch, lr: RATE, peak_lr: RATE, total_steps: WARM_UP + self.steps };
         let mut rng = SampleRng::new(0, Purpose::Augment, 0, 0, 0);
         let (views, size, channels) = (if has_text { 1 } else { 2 }, self.model.image_size, self.model.channels);
         let pixels: Vec<f32> =
-            (0..views * batch * channels * size * size).map(|_| rng.uniform(-2.0, 2.0) as f32).collect();
-        let texts = self.model.text.as_ref().map(|text| random_texts(batch, text.context, &mut rng));
+            (0..views * share.len() * channels * size * size).map(|_| rng.uniform(-2.0, 2.0) as f32).collect();
+        let texts = self.model.text.as_ref().map(|text| random_texts(share.len(), text.context, &mut rng));
         let mut batch = Batch {
             step: 0,
             epoch: 0,
             ids: (0..self.batch).collect(),
-            share: Share::whole(self.batch),
+            share,
             labels: None,
-            crops: vec![Crops { pixels, ..Crops::new(views, size, channels, self.batch, self.compute.layout()) }],
+            crops: vec![Crops { pixels, ..Crops::new(views, size, channels, share.len(), self.compute.layout()) }],
             tiles: None,
             texts,
         };
+        let (mut began, mut spent) = (Instant::now(), group.spent());
         let timing = time(WARM_UP, self.steps, |index| {
+            if index == WARM_UP {
+                (began, spent) = (Instant::now(), group.spent());
+            }
             batch.step = index;
-            learner.step(&batch, &plan, &Group::solo())?;
+            learner.step(&batch, &plan, group)?;
             done();
             Ok(())
         })?;
+        let rank_wait = (group.spent() - spent).as_secs_f64() / began.elapsed().as_secs_f64();
         Ok(StepSpeed {
+            parameters,
+            rank_wait,
             views_per_s: (views * self.batch) as f64 / timing.seconds,
             step_ms_median: 1e3 * timing.seconds,
             cpu_s_per_step: timing.cpu_seconds,

@@ -17,10 +17,10 @@ pub use threads::threads;
 
 use crate::math::Matrix;
 use crate::system::{cpus, host};
-use burn::tensor::{Tensor, TensorData};
 use std::fmt::Display;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 /// What an engine of a group of equal processes can do.
@@ -33,6 +33,9 @@ pub trait Collective: Send + Sync {
 
     /// Adds `values` over the ranks, in place.
     fn sum(&self, values: &mut [f32]);
+
+    /// The same from a second thread, beside what the first one does.
+    fn sum_apart(&self, values: &mut [f32]);
 
     /// The same in f64.
     fn sum_f64(&self, values: &mut [f64]);
@@ -70,6 +73,8 @@ pub enum Halt<E> {
 pub struct Place {
     /// This rank among those of the machine, from 0.
     pub local_rank: usize,
+    /// Ranks of the machine.
+    pub local_size: usize,
     /// How many of them, this one included, may use the same cores.
     pub sharers: usize,
 }
@@ -80,6 +85,26 @@ pub struct Group {
     engine: Arc<dyn Collective>,
     /// Nanoseconds inside collectives.
     spent: Arc<AtomicU64>,
+    /// To the thread of [`Group::beside`], once there is one.
+    works: Arc<OnceLock<Sender<Work>>>,
+}
+
+/// Adds values over the ranks, in place.
+pub type Sum<'a> = &'a mut dyn FnMut(&mut [f32]);
+
+type Work = Box<dyn FnOnce(&dyn Collective) + Send>;
+
+/// Work that goes on in another thread.
+pub struct Pending<T> {
+    result: Receiver<T>,
+    group: Group,
+}
+
+impl<T> Pending<T> {
+    /// Waits for its end.
+    pub fn wait(self) -> T {
+        self.group.timed(|_| self.result.recv().expect("the thread lives as long as its group"))
+    }
 }
 
 impl std::fmt::Debug for Group {
@@ -97,7 +122,7 @@ impl Default for Group {
 impl Group {
     /// The ranks that `engine` connects.
     pub fn new(engine: impl Collective + 'static) -> Self {
-        Self { engine: Arc::new(engine), spent: Arc::default() }
+        Self { engine: Arc::new(engine), spent: Arc::default(), works: Arc::default() }
     }
 
     /// A group of one.
@@ -179,6 +204,7 @@ impl Group {
             .filter_map(|(rank, (host, cpus)): (usize, (String, String))| (host == ours.0).then_some((rank, cpus)))
             .collect();
         Place {
+            local_size: here.len(),
             local_rank: here.iter().filter(|(rank, _)| *rank < self.rank()).count(),
             sharers: here.iter().filter(|(_, cpus)| *cpus == ours.1).count(),
         }
@@ -205,22 +231,22 @@ impl Group {
         Matrix::from_shape_vec((all.len() / dim.max(1), dim), all).expect("whole rows from every rank")
     }
 
-    /// Adds tensors over the ranks, all in one message.
-    pub fn sum_tensors(&self, tensors: Vec<Tensor<1>>) -> Vec<Tensor<1>> {
-        if self.size() == 1 || tensors.is_empty() {
-            return tensors;
-        }
-        let lengths: Vec<usize> = tensors.iter().map(|tensor| tensor.dims()[0]).collect();
-        let device = tensors[0].device();
-        let mut values: Vec<f32> = tensors.into_iter().flat_map(crate::params::to_host).collect();
-        self.timed(|engine| engine.sum(&mut values));
-        let mut rest = values.as_slice();
-        let mut take = |len: usize| {
-            let (first, others) = rest.split_at(len);
-            rest = others;
-            Tensor::from_data(TensorData::new(first.to_vec(), [len]), &device)
-        };
-        lengths.into_iter().map(&mut take).collect()
+    /// Lets `work` add values over the ranks, by the function that it is given, while this thread goes on. Every rank begins
+    /// the same work in the same order.
+    pub fn beside<T: Send + 'static>(&self, work: impl FnOnce(Sum) -> T + Send + 'static) -> Pending<T> {
+        let works = self.works.get_or_init(|| {
+            let (sender, works) = channel::<Work>();
+            let engine = self.engine.clone();
+            std::thread::spawn(move || works.into_iter().for_each(|work| work(engine.as_ref())));
+            sender
+        });
+        let (sender, result) = sync_channel(1);
+        let work: Work = Box::new(move |engine| {
+            // Nobody waits for it after an error.
+            let _ = sender.send(work(&mut |values| engine.sum_apart(values)));
+        });
+        works.send(work).expect("the thread lives as long as its group");
+        Pending { result, group: self.clone() }
     }
 }
 
@@ -236,6 +262,10 @@ impl Collective for Group {
 
     fn sum(&self, values: &mut [f32]) {
         self.timed(|engine| engine.sum(values));
+    }
+
+    fn sum_apart(&self, values: &mut [f32]) {
+        self.engine.sum_apart(values);
     }
 
     fn sum_f64(&self, values: &mut [f64]) {
@@ -284,9 +314,9 @@ mod tests {
     #[test]
     fn ranks_of_one_machine_know_each_other() {
         let places = on_each(3, |group| group.place());
-        let expected = [0, 1, 2].map(|local_rank| Place { local_rank, sharers: 3 });
+        let expected = [0, 1, 2].map(|local_rank| Place { local_rank, local_size: 3, sharers: 3 });
         assert_eq!(places, expected);
-        assert_eq!(Group::solo().place(), Place { local_rank: 0, sharers: 1 });
+        assert_eq!(Group::solo().place(), Place { local_rank: 0, local_size: 1, sharers: 1 });
     }
 
     #[test]

@@ -9,6 +9,8 @@ use std::time::Duration;
 
 /// Values of one message: MPI counts them in 32 bits.
 const AT_ONCE: usize = 1 << 28;
+/// Values of one message of gradients: batch norm's sums wait behind it on the same wire.
+const PIECE: usize = 1 << 15;
 
 /// The connection to the other processes: as long as it lives, and only on the thread that made it.
 pub struct Session {
@@ -20,28 +22,22 @@ impl Session {
     pub fn abort(&self, code: i32) -> ! {
         self.mpi.world().abort(code)
     }
-
-    /// Ends all processes of the job where one panics: the others would wait for it for ever.
-    pub fn abort_on_panic(&self) {
-        let (world, usual) = (self.mpi.world(), std::panic::take_hook());
-        std::panic::set_hook(Box::new(move |panic| {
-            usual(panic);
-            world.abort(101)
-        }));
-    }
 }
 
 /// Joins the processes that a launcher started together.
 pub fn mpi() -> Result<(Session, Group), String> {
     let mpi = Mpi::init_thread(ThreadLevel::Multiple).map_err(|error| error.to_string())?;
     let world = mpi.world();
-    let guard = world.duplicate().map_err(|error| error.to_string())?;
-    let engine = Engine { world, guard: Arc::new(guard), pulse: Arc::default(), watched: OnceLock::new() };
+    let copy = || world.duplicate().map_err(|error| error.to_string());
+    let (apart, guard) = (copy()?, Arc::new(copy()?));
+    let engine = Engine { world, apart, guard, pulse: Arc::default(), watched: OnceLock::new() };
     Ok((Session { mpi }, Group::new(engine)))
 }
 
 struct Engine {
     world: Communicator,
+    /// For a second thread: collectives of one communicator must not cross.
+    apart: Communicator,
     /// What the watchdog talks through.
     guard: Arc<Communicator>,
     pulse: Arc<Pulse>,
@@ -50,8 +46,12 @@ struct Engine {
 
 impl Engine {
     fn call(&self, what: impl FnOnce(&Communicator) -> ferrompi::Result<()>) {
+        self.call_in(&self.world, what);
+    }
+
+    fn call_in(&self, comm: &Communicator, what: impl FnOnce(&Communicator) -> ferrompi::Result<()>) {
         self.pulse.enter();
-        let outcome = what(&self.world);
+        let outcome = what(comm);
         self.pulse.leave();
         if let Err(error) = outcome {
             eprintln!("error: rank {} on {} lost the other ranks: {error}", self.rank(), host());
@@ -59,9 +59,9 @@ impl Engine {
         }
     }
 
-    fn sum_of<T: MpiDatatype>(&self, values: &mut [T]) {
+    fn sum_of<T: MpiDatatype>(&self, comm: &Communicator, values: &mut [T]) {
         for part in values.chunks_mut(AT_ONCE) {
-            self.call(|world| world.allreduce_inplace(part, ReduceOp::Sum));
+            self.call_in(comm, |comm| comm.allreduce_inplace(part, ReduceOp::Sum));
         }
     }
 }
@@ -76,11 +76,17 @@ impl Collective for Engine {
     }
 
     fn sum(&self, values: &mut [f32]) {
-        self.sum_of(values);
+        self.sum_of(&self.world, values);
+    }
+
+    fn sum_apart(&self, values: &mut [f32]) {
+        for piece in values.chunks_mut(PIECE) {
+            self.sum_of(&self.apart, piece);
+        }
     }
 
     fn sum_f64(&self, values: &mut [f64]) {
-        self.sum_of(values);
+        self.sum_of(&self.world, values);
     }
 
     fn gather(&self, values: Vec<f32>) -> Vec<f32> {

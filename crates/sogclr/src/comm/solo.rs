@@ -16,6 +16,8 @@ impl Collective for Solo {
 
     fn sum(&self, _: &mut [f32]) {}
 
+    fn sum_apart(&self, _: &mut [f32]) {}
+
     fn sum_f64(&self, _: &mut [f64]) {}
 
     fn gather(&self, values: Vec<f32>) -> Vec<f32> {

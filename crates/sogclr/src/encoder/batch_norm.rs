@@ -1,8 +1,9 @@
 //! Batch normalisation whose running statistics change in the open: a training pass returns what it saw in
 //! [`BufferUpdates`], and the caller applies it once the step is accepted.
 
-use super::Compute;
 use super::layers::value_for;
+use super::rank_sum::rank_sum;
+use super::{Compute, Cuts};
 use crate::comm::Group;
 use crate::cpu::{self, Engine};
 use burn::module::{Module, ModuleMapper, Param, ParamId};
@@ -17,10 +18,22 @@ const MOMENTUM: f64 = 0.1;
 pub enum Pass<'a> {
     /// Normalise by the batch of all ranks and collect its statistics.
     Train(&'a mut BufferUpdates, &'a Group),
+    /// The same, with the graph cut at the stages of the network.
+    TrainInParts(&'a mut BufferUpdates, &'a mut Cuts, &'a Group),
     /// Normalise by the batch of all ranks and leave the running statistics alone.
     Batch(&'a Group),
     /// Normalise by the running statistics.
     Eval,
+}
+
+impl Pass<'_> {
+    /// Where a network may be cut, before `stage`.
+    pub fn cut<const D: usize>(&mut self, stage: usize, x: Tensor<D>) -> Tensor<D> {
+        match self {
+            Self::TrainInParts(_, cuts, _) => cuts.cut(stage, x),
+            _ => x,
+        }
+    }
 }
 
 /// The statistics of one step's forward passes (sizes of crops, chunks of the batch), keyed by running statistic. The
@@ -112,17 +125,17 @@ impl BatchNorm {
                 let (mean, var) = (value_for(&self.running_mean, &x), value_for(&self.running_var, &x));
                 activate(module::batch_norm(x, weight, bias, mean, var, EPSILON), residual, relu)
             }
-            (Pass::Train(_, group) | Pass::Batch(group), engine) => {
+            (Pass::Train(_, group) | Pass::TrainInParts(_, _, group) | Pass::Batch(group), engine) => {
                 let channels = self.running_mean.val().dims()[0];
                 let count = group.size() * x.dims().iter().product::<usize>() / channels;
                 let (y, mean, var) = match engine {
                     Some(engine) => cpu::norm_train(x, weight, bias, residual, relu, EPSILON, engine, group),
                     None => {
-                        let batch = module::batch_norm_train(x, weight, bias, EPSILON);
-                        (activate(batch.output, residual, relu), batch.mean, batch.variance)
+                        let (y, mean, var) = plain_norm(x, weight, bias, group);
+                        (activate(y, residual, relu), mean, var)
                     }
                 };
-                if let Pass::Train(updates, _) = pass {
+                if let Pass::Train(updates, _) | Pass::TrainInParts(updates, ..) = pass {
                     // PyTorch keeps the unbiased variance.
                     let unbiased = count as f64 / (count.max(2) - 1) as f64;
                     updates.add(&self.running_mean, mean.inner());
@@ -132,6 +145,35 @@ impl BatchNorm {
             }
         }
     }
+}
+
+/// Output, mean and biased variance of batch norm over all axes but the channels, which are the second, over the batches of all
+/// ranks, in plain operations.
+fn plain_norm<const D: usize>(
+    x: Tensor<D>,
+    weight: Tensor<1>,
+    bias: Tensor<1>,
+    group: &Group,
+) -> (Tensor<D>, Tensor<1>, Tensor<1>) {
+    if group.size() == 1 {
+        let batch = module::batch_norm_train(x, weight, bias, EPSILON);
+        return (batch.output, batch.mean, batch.variance);
+    }
+    let dims = x.dims();
+    let channels = dims[1];
+    let count = (group.size() * dims.iter().product::<usize>() / channels) as f64;
+    let mut shape = [1; D];
+    shape[1] = channels;
+    let others: Vec<usize> = (0..D).filter(|&axis| axis != 1).collect();
+    let mean_of = |x: Tensor<D>| {
+        let sum = others.iter().fold(x, |sum, &axis| sum.sum_dim(axis));
+        rank_sum(sum.reshape([channels]), group) / count
+    };
+    let mean = mean_of(x.clone());
+    let x = x - mean.clone().reshape(shape);
+    let var = mean_of(x.clone().square());
+    let scale = weight / (var.clone() + EPSILON).sqrt();
+    (x * scale.reshape(shape) + bias.reshape(shape), mean, var)
 }
 
 fn activate<const D: usize>(x: Tensor<D>, residual: Option<Tensor<D>>, use_relu: bool) -> Tensor<D> {

@@ -321,8 +321,9 @@ impl Network for ClipResNet {
         let x = self.bn1.forward(self.conv1.forward(x), None, true, pass);
         let x = self.bn2.forward(self.conv2.forward(x), None, true, pass);
         let mut x = average_pool(self.bn3.forward(self.conv3.forward(x), None, true, pass), is_last);
-        for block in [&self.layer1, &self.layer2, &self.layer3, &self.layer4].into_iter().flatten() {
-            x = block.forward(x, pass);
+        for (stage, blocks) in [&self.layer1, &self.layer2, &self.layer3, &self.layer4].into_iter().enumerate() {
+            x = pass.cut(stage, x);
+            x = blocks.iter().fold(x, |x, block| block.forward(x, pass));
         }
         // Places first, channels last.
         let places = if is_last {

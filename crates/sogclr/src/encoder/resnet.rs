@@ -311,8 +311,9 @@ impl Network for ResNet {
             let options = MaxPoolOptions::new([3, 3]).with_stride([2, 2]).with_padding([1, 1]);
             x = if is_last { cpu::max_pool(x) } else { module::max_pool2d(x, options) };
         }
-        for block in [&self.layer1, &self.layer2, &self.layer3, &self.layer4].into_iter().flatten() {
-            x = block.forward(x, pass);
+        for (stage, blocks) in [&self.layer1, &self.layer2, &self.layer3, &self.layer4].into_iter().enumerate() {
+            x = pass.cut(stage, x);
+            x = blocks.iter().fold(x, |x, block| block.forward(x, pass));
         }
         // Global average pool.
         if is_last {

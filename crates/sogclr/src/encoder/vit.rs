@@ -266,7 +266,7 @@ impl Vit {
 }
 
 impl Network for Vit {
-    fn forward(&self, x: Tensor<4>, _: &mut Pass) -> Tensor<2> {
+    fn forward(&self, x: Tensor<4>, pass: &mut Pass) -> Tensor<2> {
         let proj = &self.patch_embed.proj;
         let (weight, bias) = (value_for(&proj.weight, &x), value_for(&proj.bias, &x));
         let [width, channels, patch, _] = weight.dims();
@@ -276,7 +276,7 @@ impl Network for Vit {
         let class = value_for(&self.cls_token, &tokens).repeat_dim(0, n);
         let x = Tensor::cat(vec![class, tokens], 1);
         let x = x.clone() + value_for(&self.pos_embed, &x);
-        let x = self.blocks.iter().fold(x, |x, block| block.forward(x));
+        let x = self.blocks.iter().enumerate().fold(x, |x, (at, block)| block.forward(pass.cut(at, x)));
         match (&self.norm, &self.fc_norm) {
             (Some(norm), _) => norm.forward(x.narrow(1, 0, 1)).reshape([n, width]),
             (None, Some(norm)) => norm.forward(x.narrow(1, 1, places).mean_dim(1)).reshape([n, width]),

@@ -4,6 +4,7 @@ use super::EvalError;
 use super::cache::FeatureCache;
 use crate::augment::AugmentConfig;
 use crate::batch::{Crops, render};
+use crate::comm::Group;
 use crate::data::Split;
 use crate::encoder::{Compute, ImageEncoder, Linear, Model, ModelConfig, Network, Pass, from_open_clip};
 use crate::math::{Matrix, Purpose, SampleRng};
@@ -12,6 +13,7 @@ use crate::provenance::NUMERICS;
 use burn::tensor::Tensor;
 use ndarray::{Axis, s};
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Images in one forward pass.
 const CHUNK: usize = 128;
@@ -33,6 +35,7 @@ pub struct FrozenEncoder {
     size: usize,
     compute: Compute,
     cache: Option<FeatureCache>,
+    group: Group,
 }
 
 impl FrozenEncoder {
@@ -63,13 +66,23 @@ impl FrozenEncoder {
 
     fn freeze(model: Model, augment: &AugmentConfig, size: usize, compute: Compute) -> Self {
         let (encoder, projection) = (model.encoder, model.projection);
-        Self { encoder, projection, augment: augment.clone(), size, compute, cache: None }
+        Self { encoder, projection, augment: augment.clone(), size, compute, cache: None, group: Group::solo() }
     }
 
     /// Keeps the features of centre views in a folder, and takes them from there. They are found again by the weights, the
     /// images and how those are prepared; what is damaged is computed again.
     pub fn cached_in(self, folder: PathBuf) -> Self {
         Self { cache: Some(FeatureCache::new(folder)), ..self }
+    }
+
+    /// Shares the images with the other ranks of `group`, each of which gets all features.
+    pub fn shared_by(self, group: &Group) -> Self {
+        Self { group: group.clone(), ..self }
+    }
+
+    /// The ranks that share the images.
+    pub(super) fn group(&self) -> &Group {
+        &self.group
     }
 
     /// Tells encoders apart that give different features: a hash of the weights, of how images are prepared, and of what
@@ -94,14 +107,16 @@ impl FrozenEncoder {
             Some(cache) => Some((cache, format!("{:.16}-{:.16}", self.digest(), split.digest()?))),
             None => None,
         };
-        if let Some((cache, key)) = &key
-            && let Some(features) = cache.get(key).filter(|features| features.nrows() == split.len())
-        {
+        let kept = key.as_ref().and_then(|(cache, key)| cache.get(key));
+        let kept = kept.filter(|features| features.nrows() == split.len());
+        // All ranks take them or none does.
+        let is_missing = self.group.any(kept.is_none());
+        if let Some(features) = kept.filter(|_| !is_missing) {
             progress(split.len());
             return Ok(Labelled { features, labels });
         }
         let features = self.features_of(split, &(0..split.len()).collect::<Vec<_>>(), None, progress)?;
-        if let Some((cache, key)) = &key {
+        if let Some((cache, key)) = key.as_ref().filter(|_| self.group.is_first()) {
             cache.put(key, &features);
         }
         Ok(Labelled { features, labels })
@@ -139,6 +154,40 @@ impl FrozenEncoder {
     }
 
     fn forward(
+        &self,
+        split: &Split,
+        ids: &[usize],
+        crops: Option<(u64, usize)>,
+        progress: impl Fn(usize) + Sync,
+        finish: impl Fn(Tensor<2>) -> Tensor<2>,
+    ) -> Result<Matrix, EvalError> {
+        let (rank, size) = (self.group.rank(), self.group.size());
+        if size == 1 {
+            return self.forward_here(split, ids, crops, progress, finish);
+        }
+        // Whole chunks, so that every image meets the company that it has in one process.
+        let chunks = ids.len().div_ceil(CHUNK);
+        let from = |rank: usize| (rank * chunks / size * CHUNK).min(ids.len());
+        let ours = &ids[from(rank)..from(rank + 1)];
+        // Of all images, as if the other ranks were as far as this one.
+        let done = AtomicUsize::new(0);
+        let progress = |count: usize| {
+            let before = done.fetch_add(count, Ordering::Relaxed);
+            progress((before + count) * ids.len() / ours.len() - before * ids.len() / ours.len());
+        };
+        let features = match ours.is_empty() {
+            true => Ok(Matrix::zeros((0, 0))),
+            false => self.forward_here(split, ours, crops, progress, finish),
+        };
+        let features = self.group.together(features)?;
+        let parts = self.group.gather_bytes(features.iter().flat_map(|value| value.to_le_bytes()).collect());
+        let values = parts.concat();
+        let values = values.chunks_exact(4).map(|bytes| f32::from_le_bytes(bytes.try_into().expect("four bytes")));
+        let values: Vec<f32> = values.collect();
+        Ok(Matrix::from_shape_vec((ids.len(), values.len() / ids.len().max(1)), values).expect("a row for each image"))
+    }
+
+    fn forward_here(
         &self,
         split: &Split,
         ids: &[usize],

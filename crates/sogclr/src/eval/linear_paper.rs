@@ -3,6 +3,7 @@
 
 use super::{Accuracy, EvalError, FrozenEncoder, LinearClassifier};
 use crate::check::{Problem, require};
+use crate::comm::Group;
 use crate::data::Split;
 use crate::math::{Purpose, SampleRng};
 use crate::optim::warmup_cosine;
@@ -88,9 +89,9 @@ impl State {
         Ok(write_atomic(path, &bytes)?)
     }
 
-    /// What [`State::save`] wrote, if it is there and whole.
-    fn load(path: &Path, classes: usize, dim: usize) -> Option<Self> {
-        let bytes = std::fs::read(path).ok()?;
+    /// What [`State::save`] wrote, if it is there and whole on rank 0.
+    fn load(path: &Path, group: &Group, classes: usize, dim: usize) -> Option<Self> {
+        let bytes = group.from_first(std::fs::read(path).unwrap_or_default());
         let (body, hash) = bytes.split_at_checked(bytes.len().checked_sub(32)?)?;
         let count = classes * dim + classes;
         if blake3::hash(body).as_bytes() != hash || body.len() != 8 * (1 + 2 * count) {
@@ -121,7 +122,7 @@ pub fn linear_paper(
     let per_epoch = train.len() / batch;
     let test = encoder.extract(test, &progress)?;
     let dim = test.features.ncols();
-    let mut state = resume.and_then(|path| State::load(path, classes, dim)).unwrap_or_else(|| State {
+    let mut state = resume.and_then(|path| State::load(path, encoder.group(), classes, dim)).unwrap_or_else(|| State {
         epoch: 0,
         classifier: LinearClassifier::zeros(classes, dim),
         velocity: LinearClassifier::zeros(classes, dim),
@@ -139,12 +140,12 @@ pub fn linear_paper(
             state.descend(&gradient, lr);
         }
         state.epoch = epoch + 1;
-        if let Some(path) = resume.filter(|_| written.elapsed() > PAUSE) {
+        if let Some(path) = resume.filter(|_| encoder.group().is_first() && written.elapsed() > PAUSE) {
             state.save(path)?;
             written = Instant::now();
         }
     }
-    if let Some(path) = resume {
+    if let Some(path) = resume.filter(|_| encoder.group().is_first()) {
         let _ = std::fs::remove_file(path);
     }
     let on_train = state.classifier.accuracy(&encoder.extract(train, &progress)?);
@@ -163,12 +164,12 @@ mod tests {
         let classifier = LinearClassifier { weight: array![[0.1, -0.0], [1e-300, 3.0]], bias: array![1.0 / 3.0, 2.0] };
         let velocity = LinearClassifier { weight: Array2::ones((2, 2)), bias: array![5.0, 6.0] };
         State { epoch: 7, classifier: classifier.clone(), velocity: velocity.clone() }.save(&path).unwrap();
-        let back = State::load(&path, 2, 2).unwrap();
+        let back = State::load(&path, &Group::solo(), 2, 2).unwrap();
         assert_eq!((back.epoch, back.classifier.flat(), back.velocity.flat()), (7, classifier.flat(), velocity.flat()));
-        assert!(State::load(&path, 2, 3).is_none(), "of other features");
+        assert!(State::load(&path, &Group::solo(), 2, 3).is_none(), "of other features");
         let bytes = std::fs::read(&path).unwrap();
         std::fs::write(&path, &bytes[..bytes.len() - 1]).unwrap();
-        assert!(State::load(&path, 2, 2).is_none(), "cut");
+        assert!(State::load(&path, &Group::solo(), 2, 2).is_none(), "cut");
     }
 
     /// g = 1 and 2, lr = 0.5: v = 1 and 2.9, w = −0.5·(1 + 0.9) and less 0.5·(2 + 2.61).

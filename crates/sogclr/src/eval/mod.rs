@@ -17,6 +17,7 @@ mod split;
 mod text;
 mod zero_shot;
 
+use crate::comm::Halt;
 pub use accuracy::Accuracy;
 pub use features::{FrozenEncoder, Labelled};
 pub use knn::{knn_accuracy, knn_scores};
@@ -33,6 +34,16 @@ pub use zero_shot::{TEMPLATES, ZeroShot, class_weights, clip_templates, zero_sho
 /// Why something cannot be evaluated.
 #[derive(Debug, thiserror::Error)]
 pub enum EvalError {
+    /// Another rank has a problem.
+    #[error("rank {rank} on {host}: {cause}")]
+    Elsewhere {
+        /// Which.
+        rank: usize,
+        /// Where it runs.
+        host: String,
+        /// What it says.
+        cause: String,
+    },
     /// The data cannot be opened or read.
     #[error(transparent)]
     Data(#[from] crate::data::DataError),
@@ -57,4 +68,13 @@ pub enum EvalError {
     /// Features or embeddings hold a NaN or an infinity.
     #[error("the encoder gave features that are not finite: its weights are broken")]
     NonFinite,
+}
+
+impl From<Halt<EvalError>> for EvalError {
+    fn from(halt: Halt<EvalError>) -> Self {
+        match halt {
+            Halt::Here(error) => error,
+            Halt::Elsewhere { rank, host, cause } => Self::Elsewhere { rank, host, cause },
+        }
+    }
 }

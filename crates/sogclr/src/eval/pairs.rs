@@ -1,6 +1,7 @@
 //! The image and the text encoder of a model of pairs, together.
 
 use super::{EvalError, FrozenEncoder, FrozenText, Retrieval, retrieve, retrieve_by_chance};
+use crate::comm::Group;
 use crate::data::Split;
 use crate::math::UnitRows;
 
@@ -13,6 +14,11 @@ pub struct PairEncoders {
 }
 
 impl PairEncoders {
+    /// Shares the images with the other ranks of `group`.
+    pub fn shared_by(self, group: &Group) -> Self {
+        Self { image: self.image.shared_by(group), ..self }
+    }
+
     /// Tells pairs of encoders apart.
     pub fn digest(&self) -> String {
         blake3::hash((self.image.digest() + &self.text.digest()).as_bytes()).to_hex().to_string()

@@ -1,6 +1,7 @@
 //! Gradients by parameter name, flattened and off the autodiff graph.
 
-use crate::comm::Group;
+use crate::comm::{Group, Pending, Sum};
+use crate::cpu::in_place;
 use crate::math::Matrix;
 use crate::params::to_host;
 use crate::params::{NamedVisitor, visit_named};
@@ -71,9 +72,68 @@ impl NamedGrads {
         self.0.into_values().flat_map(to_host).map(f64::from).collect()
     }
 
-    /// Every gradient, added over the ranks.
-    pub fn summed(self, group: &Group) -> Self {
-        let (names, grads): (Vec<_>, Vec<_>) = self.0.into_iter().unzip();
-        Self(names.into_iter().zip(group.sum_tensors(grads)).collect())
+    /// The parameters that it has gradients of.
+    pub fn names(&self) -> Vec<String> {
+        self.0.keys().cloned().collect()
     }
+
+    /// Takes out the gradients of the parameters `names`.
+    pub fn take(&mut self, names: &[String]) -> Self {
+        Self(names.iter().filter_map(|name| self.0.remove_entry(name)).collect())
+    }
+
+    /// Begins to add the gradients over the ranks; in one process they are their own sum.
+    pub fn begin_sum(self, group: &Group) -> Summing {
+        if group.size() == 1 || self.0.is_empty() {
+            return Summing::Whole(self);
+        }
+        Summing::OnItsWay(group.beside(|sum| {
+            let (names, grads): (Vec<_>, Vec<_>) = self.0.into_iter().unzip();
+            Self(names.into_iter().zip(sum_tensors(grads, sum)).collect())
+        }))
+    }
+}
+
+/// Gradients of which the sum over the ranks is on its way.
+pub enum Summing {
+    /// It is there.
+    Whole(NamedGrads),
+    /// A thread makes it.
+    OnItsWay(Pending<NamedGrads>),
+}
+
+impl Summing {
+    /// Waits for the sums.
+    pub fn wait(self) -> NamedGrads {
+        match self {
+            Self::Whole(grads) => grads,
+            Self::OnItsWay(pending) => pending.wait(),
+        }
+    }
+}
+
+fn sum_tensors(grads: Vec<Tensor<1>>, sum: Sum) -> Vec<Tensor<1>> {
+    in_place(grads, |grads| sum_slices(grads, sum)).unwrap_or_else(|grads| {
+        let device = grads[0].device();
+        let mut values: Vec<Vec<f32>> = grads.into_iter().map(to_host).collect();
+        sum_slices(&mut values.iter_mut().map(Vec::as_mut_slice).collect::<Vec<_>>(), sum);
+        values.into_iter().map(|values| Tensor::from_floats(values.as_slice(), &device)).collect()
+    })
+}
+
+/// Fewer values than this go in one message with others: a message costs about as much as they do.
+const ALONE: usize = 1 << 15;
+
+/// Large gradients where they lie, the small ones together.
+fn sum_slices(grads: &mut [&mut [f32]], sum: Sum) {
+    let (mut large, mut small): (Vec<_>, Vec<_>) = grads.iter_mut().partition(|grad| grad.len() >= ALONE);
+    let mut packed: Vec<f32> = small.iter().flat_map(|grad| grad.iter()).copied().collect();
+    sum(&mut packed);
+    let mut rest = packed.as_slice();
+    for grad in &mut small {
+        let (sums, others) = rest.split_at(grad.len());
+        grad.copy_from_slice(sums);
+        rest = others;
+    }
+    large.iter_mut().for_each(|grad| sum(grad));
 }

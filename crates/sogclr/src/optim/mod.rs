@@ -13,7 +13,7 @@ mod sgd;
 mod update;
 
 pub use adamw::AdamW;
-pub use grads::{NamedGrads, pull_back};
+pub use grads::{NamedGrads, Summing, pull_back};
 pub use lars::Lars;
 pub use momentum::PaperMomentum;
 pub use real::Real;

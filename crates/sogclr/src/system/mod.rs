@@ -61,3 +61,9 @@ pub fn cpus() -> String {
     let allowed = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
     allowed.unwrap_or_default().trim().to_owned()
 }
+
+/// Cores of the machine, whether or not this process may use them, where the system tells.
+pub fn cores() -> Option<usize> {
+    let text = std::fs::read_to_string("/proc/cpuinfo").ok()?;
+    Some(text.lines().filter(|line| line.starts_with("processor")).count()).filter(|&count| count > 0)
+}

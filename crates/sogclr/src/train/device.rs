@@ -11,19 +11,30 @@ pub fn open_device(name: DeviceName) -> Result<Compute, TrainError> {
 
 /// The device of the `local_rank`-th process of this machine: each takes its own GPU.
 pub fn open_device_of(name: DeviceName, local_rank: usize) -> Result<Compute, TrainError> {
-    let _of_gpus_alone = local_rank;
+    #[cfg(not(any(feature = "wgpu", feature = "cuda")))]
+    let _ = local_rank;
     match name {
         DeviceName::Cpu => Ok(Compute::cpu()),
         DeviceName::CpuExact => Ok(Compute::cpu_exact()),
         #[cfg(feature = "wgpu")]
         DeviceName::Wgpu => {
             use burn::tensor::DeviceKind::{DefaultDevice, DiscreteGpu};
-            let own = (local_rank > 0).then(|| probe("wgpu", || Device::wgpu(DiscreteGpu(local_rank))));
-            // Where there are fewer GPUs than processes they share one.
-            own.and_then(Result::ok).map_or_else(|| probe("wgpu", || Device::wgpu(DefaultDevice)), Ok)
+            probe("wgpu", || {
+                let there = Device::enumerate(DeviceType::Wgpu);
+                let gpus = (0..).map(|index| Device::wgpu(DiscreteGpu(index)));
+                let gpus: Vec<Device> = gpus.take_while(|gpu| there.contains(gpu)).collect();
+                // The first process takes what one process takes; where there are fewer GPUs than processes they share.
+                match gpus.len() {
+                    count if count > 1 && local_rank > 0 => gpus[local_rank % count].clone(),
+                    _ => Device::wgpu(DefaultDevice),
+                }
+            })
         }
         #[cfg(feature = "cuda")]
-        DeviceName::Cuda => probe("cuda", || Device::cuda(local_rank)),
+        DeviceName::Cuda => probe("cuda", || {
+            let count = Device::enumerate(DeviceType::Cuda).iter().count();
+            Device::cuda(local_rank % count.max(1))
+        }),
         #[cfg(not(feature = "wgpu"))]
         DeviceName::Wgpu => Err(crate::config::ConfigError::Device("wgpu").into()),
         #[cfg(not(feature = "cuda"))]
@@ -32,7 +43,7 @@ pub fn open_device_of(name: DeviceName, local_rank: usize) -> Result<Compute, Tr
 }
 
 #[cfg(any(feature = "wgpu", feature = "cuda"))]
-use burn::tensor::Device;
+use burn::tensor::{Device, DeviceType};
 
 /// Runs one addition on the device: GPU runtimes report a missing driver by a panic at first use, whose own words stand before
 /// our error.

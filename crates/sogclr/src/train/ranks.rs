@@ -124,3 +124,44 @@ pub(super) fn first_difference(was: &Value, is: &Value) -> Option<(String, Strin
         _ => (was != is).then(|| (String::new(), was.to_string(), is.to_string())),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::comm::threads;
+    use crate::params::{HostTensor, NamedTensors};
+    use crate::state::SampleState;
+
+    fn checkpoint(last: f32) -> Checkpoint {
+        let tensor = HostTensor { shape: vec![3], values: vec![1.0, 2.0, last] };
+        Checkpoint {
+            step: 7,
+            method: "sogclr".into(),
+            config: Value::Null,
+            model: NamedTensors::from([("encoder.conv1.weight".to_owned(), tensor)]),
+            optimizer: NamedTensors::new(),
+            method_tensors: NamedTensors::new(),
+            state: SampleState::new(2, &["log_u"]),
+            window: Default::default(),
+            provenance: Provenance::default(),
+        }
+    }
+
+    #[test]
+    fn a_replica_that_drifted_by_one_bit_is_named() {
+        let still = |drift: [f32; 3]| -> Vec<Result<(), TrainError>> {
+            std::thread::scope(|scope| {
+                let ranks = threads(3).into_iter();
+                let ranks =
+                    ranks.map(|group| scope.spawn(move || still_alike(&group, &checkpoint(drift[group.rank()]))));
+                ranks.collect::<Vec<_>>().into_iter().map(|rank| rank.join().unwrap()).collect()
+            })
+        };
+        assert!(still([3.0; 3]).iter().all(Result::is_ok));
+        for found in still([3.0, 3.0, 3.0_f32.next_up()]) {
+            let Err(TrainError::Drift { step, rank, tensor, .. }) = found else { panic!("not noticed") };
+            assert_eq!((step, rank), (7, 2));
+            assert!(tensor.ends_with("encoder.conv1.weight"), "{tensor}");
+        }
+    }
+}

@@ -7,7 +7,7 @@
 
 use crate::batch::{Batch, Share};
 use crate::comm::Group;
-use crate::encoder::{BufferUpdates, Compute, Model, Pass, apply_buffers};
+use crate::encoder::{BufferUpdates, Compute, Cuts, Model, Pass, apply_buffers};
 use crate::loss::{EmbeddingSets, LossError, LossInput, Progress, SetName};
 use crate::math::Isa;
 use crate::math::Matrix;
@@ -89,13 +89,22 @@ impl Learner {
             (0..share).step_by(chunk).map(|first| first..(first + chunk).min(share)).collect();
         let at = Progress { step: batch.step, total_steps: plan.total_steps, epoch: batch.epoch };
         let mut updates = BufferUpdates::default();
+        // The graph of this rank's last chunk is cut where others wait for its gradients.
+        let train = |rows: &Range<usize>, updates: &mut BufferUpdates| {
+            let mut cuts = Cuts::default();
+            let mut pass = match group.size() > 1 && rows.end == share {
+                true => Pass::TrainInParts(updates, &mut cuts, group),
+                false => Pass::Train(updates, group),
+            };
+            (embed(model, method, batch, rows.clone(), &device, &mut pass), cuts)
+        };
 
         // h [share, dim] of each set; a batch in one piece keeps its graph
         let mut kept = None;
         let mut raw: Vec<(SetName, Matrix)> = if let [whole] = &chunks[..] {
-            let embedded = embed(model, method, batch, whole.clone(), &device, &mut Pass::Train(&mut updates, group));
-            let raw = to_host(&embedded);
-            kept = Some(embedded);
+            let trained = train(whole, &mut updates);
+            let raw = to_host(&trained.0);
+            kept = Some(trained);
             raw
         } else {
             // Off the graph, which would keep the activations.
@@ -124,17 +133,8 @@ impl Learner {
         }
         let dh = of_our_rows(out.grads, &batch.share);
 
-        let (mut grads, mut modules) = (NamedGrads::default(), NamedGrads::default());
-        for rows in chunks {
-            let embedded = kept.take().unwrap_or_else(|| {
-                embed(model, method, batch, rows.clone(), &device, &mut Pass::Train(&mut updates, group))
-            });
-            let mut gradients = backward(&embedded, &dh, rows)?;
-            drop(embedded);
-            grads.add(NamedGrads::collect(model, &mut gradients));
-            modules.add(method.collect(&mut gradients));
-        }
-        let (grads, modules) = (grads.summed(group), modules.summed(group));
+        let embedded = |rows: &Range<usize>| kept.take().unwrap_or_else(|| train(rows, &mut updates));
+        let (grads, modules) = summed_gradients(model, method, &chunks, &dh, group, embedded)?;
 
         // Nothing below can fail.
         let model = self.model.take().expect("between updates");
@@ -202,6 +202,41 @@ fn embed(
         (name, Tensor::cat(pieces, 0))
     });
     joined.collect()
+}
+
+/// The gradients of the model and of the method's modules, over all chunks and ranks. The last chunk goes back part by part:
+/// while one part is on its way, the gradients of the one before are summed over the ranks.
+fn summed_gradients(
+    model: &Model,
+    method: &dyn Method,
+    chunks: &[Range<usize>],
+    dh: &[(SetName, Matrix)],
+    group: &Group,
+    mut embedded: impl FnMut(&Range<usize>) -> (Embedded, Cuts),
+) -> Result<(NamedGrads, NamedGrads), LossError> {
+    let (mut grads, mut modules) = (NamedGrads::default(), NamedGrads::default());
+    let mut sums = Vec::new();
+    for (index, rows) in chunks.iter().enumerate() {
+        let (embedded, mut cuts) = embedded(rows);
+        let mut gradients = backward(&embedded, dh, rows.clone())?;
+        drop(embedded);
+        loop {
+            let part = NamedGrads::collect(model, &mut gradients);
+            modules.add(method.collect(&mut gradients));
+            let ready = part.names();
+            grads.add(part);
+            if index + 1 == chunks.len() {
+                sums.push(grads.take(&ready).begin_sum(group));
+            }
+            match cuts.pull_back(&mut gradients) {
+                Some(earlier) => gradients = earlier,
+                None => break,
+            }
+        }
+    }
+    let modules = modules.begin_sum(group).wait();
+    sums.into_iter().for_each(|sum| grads.add(sum.wait()));
+    Ok((grads, modules))
 }
 
 /// The gradients of Σ h·sg(∂L/∂h) over all sets that have one.

@@ -2,6 +2,7 @@
 //! none replaces another, and the same is not computed twice.
 
 use super::TrainedRun;
+use crate::comm::Group;
 use crate::storage::StorageError;
 use crate::train::Run;
 use serde::de::DeserializeOwned;
@@ -38,19 +39,25 @@ impl EvaluationOf {
 }
 
 impl TrainedRun {
-    /// The result of that evaluation: known from before, or measured now and kept.
+    /// The result of that evaluation: known from before, or measured now with the other ranks of `group`, and kept.
     pub fn measured_once<T: Serialize + DeserializeOwned, E: From<StorageError>>(
         &self,
         of: &EvaluationOf,
+        group: &Group,
         measure: impl FnOnce() -> Result<T, E>,
     ) -> Result<T, E> {
         let known: Vec<Value> = Run::read_entry(self.folder(), KEY).unwrap_or_default();
         let is_it = |entry: &&Value| entry_of(entry).is_some_and(|known| known.is_same(of));
-        let found = known.iter().find(is_it).and_then(|entry| serde_json::from_value(entry["result"].clone()).ok());
-        if let Some(result) = found {
+        let found = known.iter().find(is_it).map(|entry| &entry["result"]);
+        // Rank 0 writes the file, so it knows.
+        let found = group.from_first(found.map_or_else(Vec::new, |result| result.to_string().into_bytes()));
+        if let Ok(result) = serde_json::from_slice(&found) {
             return Ok(result);
         }
         let result = measure()?;
+        if !group.is_first() {
+            return Ok(result);
+        }
         Run::change_entry(self.folder(), KEY, |old: Option<Vec<Value>>| {
             let mut all = old.unwrap_or_default();
             all.retain(|entry| !is_it(&entry));
