@@ -1,5 +1,6 @@
 //! CPU kernels for contrastive training of ResNets: convolutions, batch norm and pooling with their gradients, on
-//! channel-last activations `[n, h, w, c]`, and the exponentials of a row of similarities. AVX-512, AVX2 or plain Rust,
+//! channel-last activations `[n, h, w, c]`, the exponentials of a row of similarities, and the colours, blur and
+//! normalisation of a view, which give the same bytes under every instruction set. AVX-512, AVX2 or plain Rust,
 //! by an argument ([`Isa`], [`Engine`]); parallel over rayon; the same bytes for any number of threads. Knows nothing
 //! of tensors or autodiff.
 
@@ -8,11 +9,14 @@
 #![allow(clippy::needless_range_loop, clippy::int_plus_one)]
 
 mod batch_norm;
+mod blur;
 mod buffer;
+mod colour;
 mod conv;
 mod direct;
 mod isa;
 mod lanes;
+mod pixels;
 mod pointwise;
 mod pool;
 mod shared;
@@ -21,8 +25,11 @@ mod tile;
 mod winograd;
 
 pub use batch_norm::{NormGrad, NormInput, NormStats, Ranks, norm_apply, norm_backward, norm_stats};
+pub use blur::separable;
 pub use buffer::Buffer;
+pub use colour::{Colour, colour, mean_luma};
 pub use conv::{Conv, Engine, conv2d, conv2d_input_grad, conv2d_weight_grad};
 pub use isa::Isa;
+pub use pixels::{normalised_pixels, planes_of};
 pub use pool::{MaxPool, max_pool, max_pool_grad, mean_pool, mean_pool_grad};
 pub use softmax::{SoftmaxSum, softmax_pair, softmax_sum};
