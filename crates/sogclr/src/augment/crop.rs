@@ -4,8 +4,9 @@
 use crate::data::{Image, Samples};
 use crate::math::SampleRng;
 use fast_image_resize as fir;
-use fir::images::{TypedImage, TypedImageRef};
-use fir::pixels::F32;
+use fir::PixelTrait;
+use fir::images::{TypedCroppedImage, TypedImage, TypedImageRef};
+use fir::pixels::{F32, U8, U8x3};
 
 /// A rectangle of an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,42 +85,96 @@ impl CropBox {
 pub struct Resizer {
     resizer: fir::Resizer,
     options: fir::ResizeOptions,
+    /// What the first of two passes makes of bytes.
+    half: Vec<u8>,
 }
 
 impl Default for Resizer {
     fn default() -> Self {
         let options = fir::ResizeOptions::new().resize_alg(fir::ResizeAlg::Convolution(fir::FilterType::CatmullRom));
-        Self { resizer: fir::Resizer::new(), options }
+        Self { resizer: fir::Resizer::new(), options, half: Vec::new() }
     }
 }
 
 impl Resizer {
     /// `image` cropped to `region` and resized to `height` × `width`.
     pub fn crop_resize(&mut self, image: &Image, region: CropBox, height: usize, width: usize) -> Image {
+        let mut out = Image::new(1, 1, 1, vec![0_u8]);
+        self.crop_resize_into(image, region, height, width, &mut out);
+        out
+    }
+
+    /// The same in place of `out`, whose memory is used again.
+    pub(super) fn crop_resize_into(
+        &mut self,
+        image: &Image,
+        region: CropBox,
+        height: usize,
+        width: usize,
+        out: &mut Image,
+    ) {
         // Two calls fix the order of the passes, between which 8-bit overshoot is clipped: rows first, unless the
         // height shrinks more than the width, which is what Pillow does for nearly all sizes.
         let columns_first = height < region.height && height * region.width < region.height * width;
         let between = if columns_first { (height, region.width) } else { (region.height, width) };
-        let half = self.resize(region.cut(image), between.0, between.1);
-        self.resize(half, height, width)
+        match &image.data {
+            Samples::U8(data) if image.channels == 1 || image.channels == 3 => {
+                let mut bytes = match std::mem::replace(&mut out.data, Samples::U8(Vec::new())) {
+                    Samples::U8(bytes) => bytes,
+                    _ => Vec::new(),
+                };
+                bytes.resize(height * width * image.channels, 0);
+                let from = (data.as_slice(), image.height, image.width);
+                match image.channels {
+                    1 => self.crop_resize_pixels::<U8>(from, region, between, (&mut bytes, height, width)),
+                    _ => self.crop_resize_pixels::<U8x3>(from, region, between, (&mut bytes, height, width)),
+                }
+                *out = Image { height, width, channels: image.channels, data: bytes.into() };
+            }
+            _ => {
+                let half = self.resize(region.cut(image), between.0, between.1);
+                *out = self.resize(half, height, width);
+            }
+        }
     }
 
-    /// Bytes are resized as bytes, as Pillow does, everything else as floats.
+    /// Reads the region where it lies. Buffers come with their height and width; a pass that changes nothing is left out.
+    fn crop_resize_pixels<P: PixelTrait>(
+        &mut self,
+        (data, rows, columns): (&[u8], usize, usize),
+        region: CropBox,
+        between: (usize, usize),
+        (out, height, width): (&mut [u8], usize, usize),
+    ) {
+        let sized = "the buffer has the size of the image";
+        let whole = TypedImageRef::<P>::from_buffer(columns as u32, rows as u32, data).expect(sized);
+        let [left, top, w, h] = [region.left, region.top, region.width, region.height].map(|v| v as u32);
+        let cut = TypedCroppedImage::from_ref(&whole, left, top, w, h).expect("the region is inside the image");
+        let mut out = TypedImage::<P>::from_buffer(width as u32, height as u32, out).expect(sized);
+        let Self { resizer, options, half } = self;
+        let options = &*options;
+        if between == (region.height, region.width) || between == (height, width) {
+            resizer.resize_typed(&cut, &mut out, options).expect("sizes are positive");
+            return;
+        }
+        half.resize(between.0 * between.1 * size_of::<P>(), 0);
+        let mut half = TypedImage::<P>::from_buffer(between.1 as u32, between.0 as u32, half).expect(sized);
+        resizer.resize_typed(&cut, &mut half, options).expect("sizes are positive");
+        resizer.resize_typed(&half, &mut out, options).expect("sizes are positive");
+    }
+
+    /// In one direction. Bytes are resized as bytes, as Pillow does, everything else as floats.
     fn resize(&mut self, image: Image, height: usize, width: usize) -> Image {
         if (image.height, image.width) == (height, width) {
             return image;
         }
         let channels = image.channels;
         let data = match &image.data {
-            Samples::U8(data) if channels == 1 || channels == 3 => {
-                let kind = if channels == 1 { fir::PixelType::U8 } else { fir::PixelType::U8x3 };
-                self.resize_bytes(data, kind, &image, height, width).into()
-            }
             Samples::U8(data) => {
                 let mut out = vec![0; height * width * channels];
                 for channel in 0..channels {
                     let plane: Vec<u8> = data.iter().skip(channel).step_by(channels).copied().collect();
-                    let plane = self.resize_bytes(&plane, fir::PixelType::U8, &image, height, width);
+                    let plane = self.resize_bytes(&plane, &image, height, width);
                     out.iter_mut().skip(channel).step_by(channels).zip(plane).for_each(|(out, v)| *out = v);
                 }
                 out.into()
@@ -138,19 +193,11 @@ impl Resizer {
         Image { height, width, channels, data }
     }
 
-    fn resize_bytes(
-        &mut self,
-        data: &[u8],
-        kind: fir::PixelType,
-        image: &Image,
-        height: usize,
-        width: usize,
-    ) -> Vec<u8> {
-        let source = fir::images::ImageRef::new(image.width as u32, image.height as u32, data, kind)
-            .expect("the buffer has the size of the image");
-        let mut out = fir::images::Image::new(width as u32, height as u32, kind);
-        self.resizer.resize(&source, &mut out, &self.options).expect("pixel types are equal");
-        out.into_vec()
+    fn resize_bytes(&mut self, plane: &[u8], image: &Image, height: usize, width: usize) -> Vec<u8> {
+        let mut out = vec![0; height * width];
+        let from = (plane, image.height, image.width);
+        self.crop_resize_pixels::<U8>(from, CropBox::whole(image), (height, width), (&mut out, height, width));
+        out
     }
 
     fn resize_floats(&mut self, plane: Vec<f32>, image: &Image, height: usize, width: usize) -> Vec<f32> {

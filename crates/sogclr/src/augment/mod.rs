@@ -7,6 +7,7 @@ mod config;
 mod crop;
 mod pipeline;
 mod rand_augment;
+mod stages;
 
 pub use blur::gaussian_blur;
 pub use colour::{brightness, contrast, greyscale, hue, saturation};
@@ -17,8 +18,10 @@ pub use rand_augment::{
     RandAugment, autocontrast, equalise, invert, posterise, rand_augment, rotate, sharpness, shear_x, shear_y,
     solarise, solarise_add, translate_x, translate_y,
 };
+pub use stages::{Stage, StageTimes};
 
 use crate::data::{Image, Samples};
+use sogclr_kernels::{Isa, planes_of};
 
 /// A float image in [0, 1], planar: `channels` × height × width.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -34,22 +37,21 @@ pub struct Planes {
 }
 
 impl Planes {
-    /// Takes over the pixels of `image`, scaled to [0, 1].
-    pub fn read(&mut self, image: &Image) {
+    /// Takes over the pixels of `image`, scaled to [0, 1]; `flip` mirrors left and right.
+    pub fn read(&mut self, image: &Image, flip: bool) {
         (self.channels, self.height, self.width) = (image.channels, image.height, image.width);
         let len = self.plane_len();
         self.values.resize(image.channels * len, 0.0);
+        if let (Samples::U8(data), 3) = (&image.data, image.channels) {
+            planes_of(Isa::best(), data, image.width, flip, &mut self.values);
+            return;
+        }
         for (channel, plane) in self.values.chunks_exact_mut(len).enumerate() {
-            match &image.data {
-                Samples::U8(data) => {
-                    let pixels = data.iter().skip(channel).step_by(image.channels);
-                    plane.iter_mut().zip(pixels).for_each(|(out, &v)| *out = f32::from(v) / 255.0);
-                }
-                data => {
-                    let value = |pixel: usize| data.unit(pixel * image.channels + channel);
-                    plane.iter_mut().enumerate().for_each(|(pixel, out)| *out = value(pixel));
-                }
-            }
+            let value = |pixel: usize| image.data.unit(pixel * image.channels + channel);
+            plane.iter_mut().enumerate().for_each(|(pixel, out)| *out = value(pixel));
+        }
+        if flip {
+            self.flip();
         }
     }
 

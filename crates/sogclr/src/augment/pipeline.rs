@@ -1,16 +1,22 @@
 //! One view of one image: crop, flip, colour (jitter, blur, RandAugment, greyscale), normalise.
 
+use super::stages::{Clock, Stage, StageTimes};
 use super::{AugmentConfig, CropBox, CropGroup, Jigsaw, Jitter, Planes, Resizer, blur, colour, rand_augment};
 use crate::data::Image;
 use crate::math::{Layout, SampleRng};
+use sogclr_kernels::{Colour, Isa, normalised_pixels};
 
 /// Applies the operations with buffers that are reused; one for each worker.
 pub struct Augmenter {
     config: AugmentConfig,
     layout: Layout,
     resizer: Resizer,
+    resized: Image,
     planes: Planes,
+    /// Colour operations that wait to be done in one pass.
+    steps: Vec<Colour>,
     scratch: Vec<f32>,
+    clock: Clock,
 }
 
 impl Augmenter {
@@ -20,17 +26,34 @@ impl Augmenter {
             config: config.clone(),
             layout,
             resizer: Resizer::default(),
+            resized: Image::new(1, 1, 1, vec![0_u8]),
             planes: Planes::default(),
+            steps: Vec::new(),
             scratch: Vec::new(),
+            clock: Clock::default(),
         }
+    }
+
+    /// The same, taking the time of each stage.
+    pub fn timed(self) -> Self {
+        Self { clock: Clock::running(), ..self }
+    }
+
+    /// What the stages of views have taken so far; `None` unless it is [`timed`](Self::timed).
+    pub fn times(&self) -> Option<StageTimes> {
+        self.clock.times()
     }
 
     /// Writes one training view of `size` × `size` pixels of `image` to `out`.
     pub fn view(&mut self, image: &Image, group: &CropGroup, rng: &mut SampleRng, out: &mut [f32]) {
+        let start = self.clock.start();
         let region = CropBox::random(image, group.scale, rng);
         self.crop_flip(image, region, group.size, rng);
+        self.clock.stop(Stage::Resize, start);
         self.colour(group.size, rng);
+        let start = self.clock.start();
         self.normalise(out);
+        self.clock.stop(Stage::Normalise, start);
     }
 
     /// Cuts a large crop into a grid and writes one tile of each cell, in random order; as in InfoMin, without colour
@@ -46,10 +69,7 @@ impl Augmenter {
         for (place, out) in order.into_iter().zip(out) {
             let mut offset = || rng.uniform(0.0, (cell - tile + 1) as f64) as usize;
             let (top, left) = (place / config.grid * cell + offset(), place % config.grid * cell + offset());
-            self.planes.read(&CropBox { top, left, height: tile, width: tile }.cut(&whole));
-            if flip {
-                self.planes.flip();
-            }
+            self.planes.read(&CropBox { top, left, height: tile, width: tile }.cut(&whole), flip);
             self.normalise(out);
         }
     }
@@ -57,21 +77,30 @@ impl Augmenter {
     /// Jitter, blur, RandAugment and greyscale. SimCLR has greyscale before blur, with which it commutes; InfoMin has it
     /// after RandAugment, with which it does not.
     fn colour(&mut self, size: usize, rng: &mut SampleRng) {
-        let config = &self.config;
+        let Self { config, planes, steps, scratch, clock, .. } = self;
+        let mut start = clock.start();
         if rng.chance(config.jitter.probability) {
-            jitter(&mut self.planes, &config.jitter, rng);
+            jitter(planes, &config.jitter, rng, steps);
         }
         if rng.chance(config.blur.probability) {
+            flush(planes, steps);
+            clock.stop(Stage::Colour, start);
+            start = clock.start();
             let kernel = (size / 10) | 1;
             let sigma = rng.uniform(config.blur.sigma[0], config.blur.sigma[1]);
-            blur::gaussian_blur(&mut self.planes, kernel, sigma as f32, &mut self.scratch);
+            blur::gaussian_blur(planes, kernel, sigma as f32, scratch);
+            clock.stop(Stage::Blur, start);
+            start = clock.start();
         }
         if let Some(operations) = &config.rand_augment {
-            rand_augment(&mut self.planes, operations, rng, &mut self.scratch);
+            flush(planes, steps);
+            rand_augment(planes, operations, rng, scratch);
         }
         if rng.chance(config.grey) {
-            colour::greyscale(&mut self.planes);
+            steps.push(Colour::Grey);
         }
+        flush(planes, steps);
+        clock.stop(Stage::Colour, start);
     }
 
     /// Random resized crop (area 0.08–1) and flip alone: training of the linear classifier.
@@ -87,20 +116,25 @@ impl Augmenter {
         // Half-way offsets go to the even side, as in torchvision.
         let offset = |long: usize| ((long - size) as f64 / 2.0).round_ties_even() as usize;
         let region = CropBox { top: offset(resized.height), left: offset(resized.width), height: size, width: size };
-        self.planes.read(&region.cut(&resized));
+        self.planes.read(&region.cut(&resized), false);
         self.normalise(out);
     }
 
     fn crop_flip(&mut self, image: &Image, region: CropBox, size: usize, rng: &mut SampleRng) {
-        self.planes.read(&self.resizer.crop_resize(image, region, size, size));
-        if rng.chance(self.config.flip) {
-            self.planes.flip();
-        }
+        self.resizer.crop_resize_into(image, region, size, size, &mut self.resized);
+        self.planes.read(&self.resized, rng.chance(self.config.flip));
     }
 
     /// (x − mean)/std; a single channel is repeated where more are wanted.
     fn normalise(&self, out: &mut [f32]) {
         let (len, channels) = (self.planes.plane_len(), self.config.channels());
+        if let (Layout::ChannelsLast, 3, &[r, g, b], &[rs, gs, bs]) =
+            (self.layout, self.planes.channels, self.config.mean.as_slice(), self.config.std.as_slice())
+        {
+            let scale = [rs, gs, bs].map(|std| 1.0 / std);
+            normalised_pixels(Isa::best(), &self.planes.values, [r, g, b], scale, out);
+            return;
+        }
         for (channel, (mean, std)) in self.config.mean.iter().zip(&self.config.std).enumerate() {
             let source = channel.min(self.planes.channels - 1);
             let plane = &self.planes.values[source * len..][..len];
@@ -114,18 +148,30 @@ impl Augmenter {
     }
 }
 
-fn jitter(planes: &mut Planes, config: &Jitter, rng: &mut SampleRng) {
+/// Draws the operations in random order, and does those that the mean of contrast depends on.
+fn jitter(planes: &mut Planes, config: &Jitter, rng: &mut SampleRng, steps: &mut Vec<Colour>) {
     let mut order = [0, 1, 2, 3];
     rng.shuffle(&mut order);
     for operation in order {
         let mut factor = |strength: f64| rng.uniform((1.0 - strength).max(0.0), 1.0 + strength) as f32;
         match operation {
-            0 if config.brightness > 0.0 => colour::brightness(planes, factor(config.brightness)),
-            1 if config.contrast > 0.0 => colour::contrast(planes, factor(config.contrast)),
-            2 if config.saturation > 0.0 => colour::saturation(planes, factor(config.saturation)),
-            3 if config.hue > 0.0 => colour::hue(planes, rng.uniform(-config.hue, config.hue) as f32),
+            0 if config.brightness > 0.0 => steps.push(Colour::Brightness(factor(config.brightness))),
+            1 if config.contrast > 0.0 => {
+                flush(planes, steps);
+                steps.push(colour::contrast_step(planes, factor(config.contrast)));
+            }
+            2 if config.saturation > 0.0 => steps.push(Colour::Saturation(factor(config.saturation))),
+            3 if config.hue > 0.0 => steps.push(Colour::Hue(rng.uniform(-config.hue, config.hue) as f32)),
             _ => {}
         }
+    }
+}
+
+/// Does what waits.
+fn flush(planes: &mut Planes, steps: &mut Vec<Colour>) {
+    if !steps.is_empty() {
+        colour::apply(planes, steps);
+        steps.clear();
     }
 }
 
@@ -189,7 +235,7 @@ mod tests {
         }
         // Colour operations leave what is not red, green and blue as it is.
         let mut planes = Planes::default();
-        planes.read(&image);
+        planes.read(&image, false);
         let before = planes.clone();
         colour::saturation(&mut planes, 0.3);
         colour::hue(&mut planes, 0.2);
