@@ -19,6 +19,7 @@ pub(crate) trait Lanes: Copy {
     unsafe fn add(self, other: Self) -> Self;
     unsafe fn sub(self, other: Self) -> Self;
     unsafe fn mul(self, other: Self) -> Self;
+    unsafe fn div(self, other: Self) -> Self;
     /// self·a + b
     unsafe fn fma(self, a: Self, b: Self) -> Self;
     /// `self` where it is larger, else `other`: where either is NaN, too.
@@ -65,6 +66,10 @@ impl Lanes for Portable {
     #[inline(always)]
     unsafe fn mul(self, other: Self) -> Self {
         Self(std::array::from_fn(|i| self.0[i] * other.0[i]))
+    }
+    #[inline(always)]
+    unsafe fn div(self, other: Self) -> Self {
+        Self(std::array::from_fn(|i| self.0[i] / other.0[i]))
     }
     #[inline(always)]
     unsafe fn fma(self, a: Self, b: Self) -> Self {
@@ -155,6 +160,10 @@ mod x86 {
             unsafe { Self(_mm256_mul_ps(self.0, o.0), _mm256_mul_ps(self.1, o.1)) }
         }
         #[inline(always)]
+        unsafe fn div(self, o: Self) -> Self {
+            unsafe { Self(_mm256_div_ps(self.0, o.0), _mm256_div_ps(self.1, o.1)) }
+        }
+        #[inline(always)]
         unsafe fn fma(self, a: Self, b: Self) -> Self {
             unsafe { Self(_mm256_fmadd_ps(self.0, a.0, b.0), _mm256_fmadd_ps(self.1, a.1, b.1)) }
         }
@@ -219,6 +228,10 @@ mod x86 {
         #[inline(always)]
         unsafe fn mul(self, o: Self) -> Self {
             unsafe { Self(_mm512_mul_ps(self.0, o.0)) }
+        }
+        #[inline(always)]
+        unsafe fn div(self, o: Self) -> Self {
+            unsafe { Self(_mm512_div_ps(self.0, o.0)) }
         }
         #[inline(always)]
         unsafe fn fma(self, a: Self, b: Self) -> Self {

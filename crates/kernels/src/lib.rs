@@ -1,6 +1,7 @@
 //! CPU kernels for contrastive training of ResNets: convolutions, batch norm and pooling with their gradients, on
-//! channel-last activations `[n, h, w, c]`, the exponentials of a row of similarities, and the colours, blur and
-//! normalisation of a view, which give the same bytes under every instruction set. AVX-512, AVX2 or plain Rust,
+//! channel-last activations `[n, h, w, c]`; linear layers, layer norm and attention of transformers with theirs; the
+//! exponentials of a row of similarities; and the colours, blur and normalisation of a view, which give the same bytes
+//! under every instruction set. AVX-512, AVX2 or plain Rust,
 //! by an argument ([`Isa`], [`Engine`]); parallel over rayon; the same bytes for any number of threads. Knows nothing
 //! of tensors or autodiff.
 
@@ -8,6 +9,9 @@
 // Registers are arrays indexed by the row of a tile, and one macro serves tiles of any height.
 #![allow(clippy::needless_range_loop, clippy::int_plus_one)]
 
+mod activation;
+mod attention;
+mod attention_grad;
 mod batch_norm;
 mod blur;
 mod buffer;
@@ -16,6 +20,10 @@ mod conv;
 mod direct;
 mod isa;
 mod lanes;
+mod layer_norm;
+mod linear;
+mod linear_grad;
+mod panel;
 mod pixels;
 mod pointwise;
 mod pool;
@@ -24,12 +32,18 @@ mod softmax;
 mod tile;
 mod winograd;
 
+pub use activation::Activation;
+pub use attention::{Attention, attention};
+pub use attention_grad::attention_grad;
 pub use batch_norm::{NormGrad, NormInput, NormStats, Ranks, norm_apply, norm_backward, norm_stats};
 pub use blur::separable;
 pub use buffer::Buffer;
 pub use colour::{Colour, colour, mean_luma};
 pub use conv::{Conv, Engine, conv2d, conv2d_input_grad, conv2d_weight_grad};
 pub use isa::Isa;
+pub use layer_norm::{layer_norm, layer_norm_grad};
+pub use linear::{Linear, linear, linear_activate, linear_input_grad};
+pub use linear_grad::linear_weight_grad;
 pub use pixels::{normalised_pixels, planes_of};
 pub use pool::{MaxPool, max_pool, max_pool_grad, mean_pool, mean_pool_grad};
 pub use softmax::{SoftmaxSum, softmax_pair, softmax_sum};

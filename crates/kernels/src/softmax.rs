@@ -49,7 +49,7 @@ dispatch! {
 
 /// Sixteen values from `at` on, `fill` beyond the end.
 #[inline(always)]
-unsafe fn load_rest<V: Lanes>(from: &[f32], at: usize, fill: f32) -> V {
+pub(crate) unsafe fn load_rest<V: Lanes>(from: &[f32], at: usize, fill: f32) -> V {
     let mut rest = [fill; 16];
     let left = &from[at..];
     rest[..left.len().min(16)].copy_from_slice(&left[..left.len().min(16)]);
@@ -58,7 +58,7 @@ unsafe fn load_rest<V: Lanes>(from: &[f32], at: usize, fill: f32) -> V {
 }
 
 #[inline(always)]
-unsafe fn total<V: Lanes>(value: V) -> f64 {
+pub(crate) unsafe fn total<V: Lanes>(value: V) -> f64 {
     let mut lanes = [0.0; 16];
     // SAFETY: sixteen floats.
     unsafe { store(value, &mut lanes, 0) };
@@ -66,7 +66,7 @@ unsafe fn total<V: Lanes>(value: V) -> f64 {
 }
 
 #[inline(always)]
-unsafe fn exp<V: Lanes>(x: V) -> V {
+pub(crate) unsafe fn exp<V: Lanes>(x: V) -> V {
     // SAFETY: the caller runs on the right CPU.
     unsafe {
         // min(88, max(−87, x)): the powers of two that f32 has

@@ -1,0 +1,330 @@
+//! The kernels of transformers against f64 loops, their gradients against differences of the loops, over odd shapes, under each
+//! instruction set of this CPU, and across threads.
+
+use sogclr_kernels::{
+    Activation, Attention, Isa, Linear, attention, attention_grad, layer_norm, layer_norm_grad, linear,
+    linear_activate, linear_input_grad, linear_weight_grad,
+};
+
+fn random(len: usize, seed: u64) -> Vec<f32> {
+    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state >> 40) as f32 / (1_u64 << 24) as f32 - 0.5
+    };
+    (0..len).map(|_| next()).collect()
+}
+
+/// As [`random`], but up to ±`size`.
+fn larger(len: usize, seed: u64, size: f32) -> Vec<f32> {
+    random(len, seed).iter().map(|v| 2.0 * size * v).collect()
+}
+
+fn wide(values: &[f32]) -> Vec<f64> {
+    values.iter().map(|&v| f64::from(v)).collect()
+}
+
+fn assert_close(label: &str, ours: &[f32], want: &[f64], tolerance: f64) {
+    assert_eq!(ours.len(), want.len(), "{label}");
+    let scale = want.iter().fold(1e-3_f64, |max, v| max.max(v.abs()));
+    for (index, (ours, want)) in ours.iter().zip(want).enumerate() {
+        let error = (f64::from(*ours) - want).abs();
+        assert!(error <= tolerance * scale, "{label} [{index}]: {ours} vs {want}, of {scale}");
+    }
+}
+
+/// Every `step`-th of `ours` against the central difference of `f` there; `f` is smooth and of size 1.
+fn assert_slopes(label: &str, ours: &[f32], x: &[f32], step: usize, f: impl Fn(&[f64]) -> f64) {
+    const H: f64 = 1e-4;
+    let mut x = wide(x);
+    let mut slope = |index: usize| {
+        let old = x[index];
+        x[index] = old + H;
+        let above = f(&x);
+        x[index] = old - H;
+        let below = f(&x);
+        x[index] = old;
+        (above - below) / (2.0 * H)
+    };
+    let (some, want): (Vec<f32>, Vec<f64>) = (0..ours.len()).step_by(step).map(|k| (ours[k], slope(k))).unzip();
+    assert_close(label, &some, &want, 1e-5);
+}
+
+fn weighted(y: &[f64], by: &[f32]) -> f64 {
+    y.iter().zip(by).map(|(y, by)| y * f64::from(*by)).sum()
+}
+
+/// One row, one value, fewer and more than sixteen of each, several panels, groups and tasks.
+const LINEAR: &[[usize; 3]] = &[
+    // rows, input, output
+    [1, 1, 1],
+    [3, 5, 7],
+    [13, 16, 16],
+    [50, 33, 70],
+    [257, 130, 48],
+    [131, 300, 20],
+    [129, 20, 300],
+    [700, 64, 65],
+];
+
+fn linear_in_f64(shape: Linear, x: &[f32], weight: &[f32], bias: &[f32]) -> Vec<f64> {
+    let row = |r: usize, o: usize| {
+        let products =
+            (0..shape.input).map(|i| f64::from(x[r * shape.input + i]) * f64::from(weight[o * shape.input + i]));
+        products.sum::<f64>() + f64::from(bias[o])
+    };
+    (0..shape.rows).flat_map(|r| (0..shape.output).map(move |o| row(r, o))).collect()
+}
+
+#[test]
+fn linear_layers_and_their_gradients_equal_the_loop() {
+    for &[rows, input, output] in LINEAR {
+        let shape = Linear { rows, input, output };
+        let (x, weight, bias) = (random(rows * input, 1), random(output * input, 2), random(output, 3));
+        let (residual, dy, factor) = (random(rows * output, 4), random(rows * output, 5), random(rows * input, 6));
+        let want = linear_in_f64(shape, &x, &weight, &bias);
+        let added: Vec<f64> = want.iter().zip(&residual).map(|(y, r)| y + f64::from(*r)).collect();
+        let at = |values: &[f32], k: usize| f64::from(values[k]);
+        let (mut dx, mut dw, mut db) = (vec![0.0; rows * input], vec![0.0; output * input], vec![0.0; output]);
+        for (r, o) in (0..rows).flat_map(|r| (0..output).map(move |o| (r, o))) {
+            db[o] += at(&dy, r * output + o);
+            for i in 0..input {
+                dx[r * input + i] += at(&dy, r * output + o) * at(&weight, o * input + i);
+                dw[o * input + i] += at(&dy, r * output + o) * at(&x, r * input + i);
+            }
+        }
+        let scaled: Vec<f64> = dx.iter().zip(&factor).map(|(d, f)| d * f64::from(*f)).collect();
+        for isa in Isa::available() {
+            let label = |what: &str| format!("{isa} {shape:?} {what}");
+            let mut y = vec![9.0; rows * output];
+            linear(isa, shape, &x, &weight, &bias, None, &mut y);
+            assert_close(&label("y"), &y, &want, 1e-5);
+            linear(isa, shape, &x, &weight, &bias, Some(&residual), &mut y);
+            assert_close(&label("y + residual"), &y, &added, 1e-5);
+            let mut ours = vec![9.0; rows * input];
+            linear_input_grad(isa, shape, &dy, &weight, None, &mut ours);
+            assert_close(&label("dx"), &ours, &dx, 1e-5);
+            linear_input_grad(isa, shape, &dy, &weight, Some(&factor), &mut ours);
+            assert_close(&label("dx·factor"), &ours, &scaled, 1e-5);
+            let (mut ours_w, mut ours_b) = (vec![9.0; output * input], vec![9.0; output]);
+            linear_weight_grad(isa, shape, &x, &dy, &mut ours_w, &mut ours_b);
+            assert_close(&label("dw"), &ours_w, &dw, 1e-5);
+            assert_close(&label("db"), &ours_b, &db, 1e-5);
+        }
+    }
+}
+
+/// (1 + erf(x/√2))/2 by erf(z) = 2/√π·e^{−z²}·Σ 2ⁿz^{2n+1}/(2n+1)!!, whose terms are positive.
+fn normal(x: f64) -> f64 {
+    let z = x / 2_f64.sqrt();
+    let (mut term, mut sum) = (z, z);
+    for n in 1..400 {
+        term *= 2.0 * z * z / f64::from(2 * n + 1);
+        sum += term;
+    }
+    0.5 + sum * (-z * z).exp() / std::f64::consts::PI.sqrt()
+}
+
+fn activation_in_f64(activation: Activation, x: f64) -> f64 {
+    match activation {
+        Activation::Gelu => x * normal(x),
+        Activation::QuickGelu => x / (1.0 + (-1.702 * x).exp()),
+    }
+}
+
+/// A layer of weight 1 passes every value of a row of one on to the activation.
+#[test]
+fn activations_and_their_slopes_equal_the_formula() {
+    let mut x: Vec<f32> = (-1300..=1300).map(|k| k as f32 / 100.0).collect();
+    x.extend((-20..=20).map(|k| k as f32 * 1e-5));
+    x.push(-0.0);
+    let shape = Linear { rows: x.len(), input: 1, output: 1 };
+    for activation in [Activation::Gelu, Activation::QuickGelu] {
+        let f = |x: f64| activation_in_f64(activation, x);
+        for isa in Isa::available() {
+            let (mut y, mut slope) = (vec![9.0; x.len()], vec![9.0; x.len()]);
+            linear_activate(isa, shape, &x, &[1.0], &[0.0], activation, &mut y, &mut slope);
+            for ((&x, &y), &slope) in x.iter().zip(&y).zip(&slope) {
+                let x = f64::from(x);
+                let (want, want_slope) = (f(x), (f(x + 1e-5) - f(x - 1e-5)) / 2e-5);
+                let label = format!("{isa} {activation:?} at {x}");
+                assert!((f64::from(y) - want).abs() <= 3e-7 * want.abs().max(0.3), "{label}: {y} vs {want}");
+                assert!((f64::from(slope) - want_slope).abs() <= 6e-7, "{label}: slope {slope} vs {want_slope}");
+            }
+            // Far out it is 0 or x.
+            let far = [-1e30, -40.0, 40.0, 1e18];
+            let shape = Linear { rows: 4, ..shape };
+            let (mut y, mut slope) = ([9.0; 4], [9.0; 4]);
+            linear_activate(isa, shape, &far, &[1.0], &[0.0], activation, &mut y, &mut slope);
+            assert!(y[..2].iter().all(|y| y.abs() < 1e-6) && y[2..] == far[2..], "{isa} {activation:?} {y:?}");
+            let steps = slope.iter().zip([0.0, 0.0, 1.0, 1.0]);
+            assert!(steps.clone().all(|(slope, step)| (slope - step).abs() < 1e-6), "{isa} {activation:?} {slope:?}");
+        }
+    }
+}
+
+#[test]
+fn an_activated_layer_is_the_activation_of_the_layer() {
+    for &[rows, input, output] in LINEAR {
+        let shape = Linear { rows, input, output };
+        let (x, weight, bias) = (random(rows * input, 1), random(output * input, 2), random(output, 3));
+        for activation in [Activation::Gelu, Activation::QuickGelu] {
+            let before = linear_in_f64(shape, &x, &weight, &bias);
+            let f = |x: f64| activation_in_f64(activation, x);
+            let want: Vec<f64> = before.iter().map(|&x| f(x)).collect();
+            let slopes: Vec<f64> = before.iter().map(|&x| (f(x + 1e-5) - f(x - 1e-5)) / 2e-5).collect();
+            for isa in Isa::available() {
+                let (mut y, mut slope) = (vec![9.0; want.len()], vec![9.0; want.len()]);
+                linear_activate(isa, shape, &x, &weight, &bias, activation, &mut y, &mut slope);
+                assert_close(&format!("{isa} {shape:?} {activation:?}"), &y, &want, 1e-5);
+                assert_close(&format!("{isa} {shape:?} {activation:?} slope"), &slope, &slopes, 1e-5);
+            }
+        }
+    }
+}
+
+fn norm_in_f64(x: &[f64], weight: &[f64], bias: &[f64], epsilon: f64) -> Vec<f64> {
+    let width = weight.len();
+    let row = |x: &[f64]| -> Vec<f64> {
+        let mean = x.iter().sum::<f64>() / width as f64;
+        let var = x.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / width as f64;
+        (0..width).map(|k| (x[k] - mean) / (var + epsilon).sqrt() * weight[k] + bias[k]).collect()
+    };
+    x.chunks_exact(width).flat_map(row).collect()
+}
+
+#[test]
+fn layer_norm_and_its_gradients_equal_the_loop() {
+    for (rows, width, epsilon) in [(1, 1, 1.0), (3, 2, 1e-5), (5, 17, 1e-6), (70, 48, 1e-5), (33, 100, 0.5)] {
+        let (x, dy, other) = (larger(rows * width, 1, 2.0), random(rows * width, 2), random(rows * width, 3));
+        let (weight, bias) = (larger(width, 4, 1.5), random(width, 5));
+        let f = |x: &[f64], w: &[f64], b: &[f64]| weighted(&norm_in_f64(x, w, b, f64::from(epsilon)), &dy);
+        let (wide_x, wide_w, wide_b) = (wide(&x), wide(&weight), wide(&bias));
+        let want = norm_in_f64(&wide_x, &wide_w, &wide_b, f64::from(epsilon));
+        for isa in Isa::available() {
+            let label = |what: &str| format!("{isa} {rows}×{width}, ε {epsilon}: {what}");
+            let (mut y, mut stats, mut dx) = (vec![9.0; x.len()], vec![9.0; 2 * rows], vec![9.0; x.len()]);
+            layer_norm(isa, &x, &weight, &bias, epsilon, &mut y, &mut stats);
+            assert_close(&label("y"), &y, &want, 1e-5);
+            let (dw, db) = layer_norm_grad(isa, &x, &weight, &stats, &dy, None, &mut dx);
+            assert_slopes(&label("dx"), &dx, &x, 3, |x| f(x, &wide_w, &wide_b));
+            assert_slopes(&label("dw"), &dw, &weight, 1, |w| f(&wide_x, w, &wide_b));
+            assert_slopes(&label("db"), &db, &bias, 1, |b| f(&wide_x, &wide_w, b));
+            let mut both = vec![9.0; x.len()];
+            layer_norm_grad(isa, &x, &weight, &stats, &dy, Some(&other), &mut both);
+            let sum: Vec<f64> = dx.iter().zip(&other).map(|(a, b)| f64::from(a + b)).collect();
+            assert_close(&label("dx and another gradient"), &both, &sum, 1e-6);
+        }
+    }
+}
+
+/// One token, one head of one value, heads wider than sixteen lanes, more tokens than go at once.
+fn attentions() -> impl Iterator<Item = Attention> {
+    let shapes = [[1, 1, 1, 1], [2, 5, 3, 4], [1, 17, 2, 16], [3, 48, 1, 8], [2, 49, 2, 20], [1, 130, 1, 64]];
+    let both =
+        |[n, length, heads, size]: [usize; 4]| [false, true].map(|causal| Attention { n, length, heads, size, causal });
+    shapes.into_iter().flat_map(both)
+}
+
+fn attention_in_f64(shape: Attention, all: &[f64]) -> Vec<f64> {
+    let Attention { n, length, heads, size, causal } = shape;
+    let width = heads * size;
+    let mut out = vec![0.0; n * length * width];
+    let value = |i: usize, token: usize, part: usize, head: usize, k: usize| {
+        all[((i * length + token) * 3 + part) * width + head * size + k]
+    };
+    for (i, head, query) in
+        (0..n).flat_map(|i| (0..heads).flat_map(move |h| (0..length).map(move |query| (i, h, query))))
+    {
+        let seen = if causal { query + 1 } else { length };
+        let logit = |key: usize| {
+            (0..size).map(|k| value(i, query, 0, head, k) * value(i, key, 1, head, k)).sum::<f64>()
+                / (size as f64).sqrt()
+        };
+        let weights: Vec<f64> = (0..seen).map(|key| logit(key).exp()).collect();
+        let sum = weights.iter().sum::<f64>();
+        for k in 0..size {
+            let mixed = (0..seen).map(|key| weights[key] * value(i, key, 2, head, k)).sum::<f64>();
+            out[(i * length + query) * width + head * size + k] = mixed / sum;
+        }
+    }
+    out
+}
+
+fn run_attention(isa: Isa, shape: Attention, all: &[f32], d_out: &[f32]) -> [Vec<f32>; 3] {
+    let (mut out, mut sums) = (vec![9.0; shape.out_len()], vec![9.0; shape.sums_len()]);
+    attention(isa, shape, all, &mut out, &mut sums);
+    let mut d_all = vec![9.0; all.len()];
+    attention_grad(isa, shape, all, &out, &sums, d_out, &mut d_all);
+    [out, sums, d_all]
+}
+
+#[test]
+fn attention_and_its_gradient_equal_the_loop() {
+    for shape in attentions() {
+        let (all, d_out) = (larger(3 * shape.out_len(), 1, 2.0), random(shape.out_len(), 2));
+        let want = attention_in_f64(shape, &wide(&all));
+        for isa in Isa::available() {
+            let [out, _, d_all] = run_attention(isa, shape, &all, &d_out);
+            assert_close(&format!("{isa} {shape:?}"), &out, &want, 1e-5);
+            let step = (all.len() / 150).next_multiple_of(2) + 1;
+            assert_slopes(&format!("{isa} {shape:?} gradient"), &d_all, &all, step, |all| {
+                weighted(&attention_in_f64(shape, all), &d_out)
+            });
+        }
+    }
+}
+
+/// Logits of ±thousands: the softmax is one token's.
+#[test]
+fn attention_survives_large_logits() {
+    let shape = Attention { n: 1, length: 20, heads: 1, size: 16, causal: false };
+    let all = larger(3 * shape.out_len(), 1, 100.0);
+    for isa in Isa::available() {
+        let [out, _, d_all] = run_attention(isa, shape, &all, &random(shape.out_len(), 2));
+        assert!(out.iter().chain(&d_all).all(|v| v.is_finite()));
+        let values = |token: usize| &all[token * 48 + 32..][..16];
+        let is_a_value = |out: &[f32]| (0..20).any(|t| values(t).iter().zip(out).all(|(v, o)| (v - o).abs() < 1e-2));
+        assert!(out.chunks_exact(16).filter(|out| is_a_value(out)).count() >= 18, "{isa}");
+    }
+}
+
+fn with_threads<T: Send>(threads: usize, work: impl FnOnce() -> T + Send) -> T {
+    rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap().install(work)
+}
+
+#[test]
+fn bytes_do_not_depend_on_the_number_of_threads() {
+    let shape = Linear { rows: 397, input: 96, output: 200 };
+    let (x, dy) = (random(397 * 96, 1), random(397 * 200, 2));
+    let (weight, bias) = (random(96 * 200, 3), random(200, 4));
+    let heads = Attention { n: 3, length: 61, heads: 5, size: 12, causal: true };
+    let (all, d_out) = (random(3 * heads.out_len(), 5), random(heads.out_len(), 6));
+    let run = || {
+        let isa = Isa::best();
+        let (mut y, mut slope) = (vec![0.0; dy.len()], vec![0.0; dy.len()]);
+        linear_activate(isa, shape, &x, &weight, &bias, Activation::Gelu, &mut y, &mut slope);
+        let mut all_of_it = vec![y, slope];
+        let mut dx = vec![0.0; x.len()];
+        linear_input_grad(isa, shape, &dy, &weight, None, &mut dx);
+        for shape in [shape, Linear { input: 200, output: 96, ..shape }] {
+            let (x, dy) = if shape.input == 96 { (&x, &dy) } else { (&dy, &x) };
+            let (mut dw, mut db) = (vec![0.0; weight.len()], vec![0.0; shape.output]);
+            linear_weight_grad(isa, shape, x, dy, &mut dw, &mut db);
+            all_of_it.extend([dw, db]);
+        }
+        let (mut y, mut stats) = (vec![0.0; x.len()], vec![0.0; 2 * 397]);
+        layer_norm(isa, &x, &weight[..96], &bias[..96], 1e-6, &mut y, &mut stats);
+        let mut dx_norm = vec![0.0; x.len()];
+        let (dw, db) = layer_norm_grad(isa, &x, &weight[..96], &stats, &dx, Some(&y), &mut dx_norm);
+        all_of_it.extend([dx, y, stats, dx_norm, dw, db]);
+        all_of_it.extend(run_attention(isa, heads, &all, &d_out));
+        all_of_it.into_iter().flatten().map(f32::to_bits).collect::<Vec<u32>>()
+    };
+    let one = with_threads(1, run);
+    for threads in [2, 3, 7] {
+        assert!(with_threads(threads, run) == one, "{threads} threads");
+    }
+}
