@@ -13,7 +13,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 # encoder, batch (half the views), image size, timed steps per run
-STEPS = [("resnet20", 64, 32, 12), ("resnet18", 32, 32, 5), ("resnet50", 4, 224, 4)]
+STEPS = [("resnet20", 64, 32, 12), ("resnet18", 32, 32, 5), ("resnet50", 4, 224, 4), ("vit-small", 4, 224, 5)]
 # encoder, batch (the pairs), image size, timed steps per run
 PAIRS = [("clip-xs", 32, 64, 10), ("clip-xs", 128, 64, 5), ("clip-s", 16, 224, 4)]
 # method, batch

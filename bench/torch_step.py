@@ -9,6 +9,7 @@ import sys
 import time
 from pathlib import Path
 
+import timm
 import torch
 from torch import nn
 from torchvision.models import resnet50
@@ -22,6 +23,7 @@ ENCODERS = {
     "resnet20": (lambda: WidthResNet(BasicBlock, [3, 3, 3], 16, cifar=True), 64),
     "resnet18": (cifar_resnet18, 512),
     "resnet50": (backbone(resnet50), 2048),
+    "vit-small": (lambda: timm.create_model("vit_small_patch16_224", num_classes=0), 384),
 }
 
 

@@ -12,6 +12,7 @@
 mod activation;
 mod attention;
 mod attention_grad;
+mod average_pool;
 mod batch_norm;
 mod blur;
 mod buffer;
@@ -35,6 +36,7 @@ mod winograd;
 pub use activation::Activation;
 pub use attention::{Attention, attention};
 pub use attention_grad::attention_grad;
+pub use average_pool::{average_pool, average_pool_grad};
 pub use batch_norm::{NormGrad, NormInput, NormStats, Ranks, norm_apply, norm_backward, norm_stats};
 pub use blur::separable;
 pub use buffer::Buffer;

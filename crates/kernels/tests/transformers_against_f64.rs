@@ -2,8 +2,8 @@
 //! instruction set of this CPU, and across threads.
 
 use sogclr_kernels::{
-    Activation, Attention, Isa, Linear, attention, attention_grad, layer_norm, layer_norm_grad, linear,
-    linear_activate, linear_input_grad, linear_weight_grad,
+    Activation, Attention, Isa, Linear, attention, attention_grad, average_pool, average_pool_grad, layer_norm,
+    layer_norm_grad, linear, linear_activate, linear_input_grad, linear_weight_grad,
 };
 
 fn random(len: usize, seed: u64) -> Vec<f32> {
@@ -288,6 +288,25 @@ fn attention_survives_large_logits() {
         let values = |token: usize| &all[token * 48 + 32..][..16];
         let is_a_value = |out: &[f32]| (0..20).any(|t| values(t).iter().zip(out).all(|(v, o)| (v - o).abs() < 1e-2));
         assert!(out.chunks_exact(16).filter(|out| is_a_value(out)).count() >= 18, "{isa}");
+    }
+}
+
+#[test]
+fn average_pools_and_their_gradients_equal_the_loop() {
+    for [n, h, w, c] in [[1, 2, 2, 1], [3, 4, 6, 5], [2, 8, 2, 33]] {
+        let (x, dy) = (random(n * h * w * c, 1), random(n * h * w * c / 4, 2));
+        let place = |i: usize, r: usize, q: usize, k: usize| ((i * (h / 2) + r / 2) * (w / 2) + q / 2) * c + k;
+        let (mut want, mut want_dx) = (vec![0.0; dy.len()], vec![0.0; x.len()]);
+        for (at, x) in x.iter().enumerate() {
+            let (k, q, r, i) = (at % c, at / c % w, at / c / w % h, at / c / w / h);
+            want[place(i, r, q, k)] += f64::from(*x) / 4.0;
+            want_dx[at] = f64::from(dy[place(i, r, q, k)]) / 4.0;
+        }
+        let (mut y, mut dx) = (vec![9.0; dy.len()], vec![9.0; x.len()]);
+        average_pool(w, c, &x, &mut y);
+        average_pool_grad(w, c, &dy, &mut dx);
+        assert_close(&format!("{n}×{h}×{w}×{c}"), &y, &want, 1e-6);
+        assert_close(&format!("{n}×{h}×{w}×{c} dx"), &dx, &want_dx, 1e-6);
     }
 }
 

@@ -12,7 +12,7 @@ use sogclr_kernels::{
 };
 use std::mem::MaybeUninit;
 
-type FlexTensor = FloatTensor<Flex>;
+pub(super) type FlexTensor = FloatTensor<Flex>;
 
 /// A pooled buffer as the memory of a tensor.
 struct Pooled(Buffer);
@@ -39,20 +39,20 @@ impl AllocationController for Pooled {
     }
 }
 
-fn pooled(values: Buffer, shape: &[usize]) -> FlexTensor {
+pub(super) fn pooled(values: Buffer, shape: &[usize]) -> FlexTensor {
     let bytes = size_of_val::<[f32]>(&values);
     // SAFETY: a buffer is initialised over its whole length.
     let bytes = unsafe { Bytes::from_controller(Box::new(Pooled(values)), bytes) };
     FlexTensor::from_data(TensorData::from_bytes(bytes, shape.to_vec(), DType::F32))
 }
 
-fn vector(values: Vec<f32>) -> FlexTensor {
+pub(super) fn vector(values: Vec<f32>) -> FlexTensor {
     let len = values.len();
     FlexTensor::from_data(TensorData::new(values, [len]))
 }
 
 /// The tensor with its values in order.
-fn packed(tensor: FlexTensor) -> FlexTensor {
+pub(super) fn packed(tensor: FlexTensor) -> FlexTensor {
     if tensor.is_contiguous() { tensor } else { tensor.to_contiguous() }
 }
 
@@ -67,7 +67,7 @@ fn owned(tensor: FlexTensor) -> FlexTensor {
     pooled(copy, &dims(&tensor))
 }
 
-fn values(tensor: &FlexTensor) -> &[f32] {
+pub(super) fn values(tensor: &FlexTensor) -> &[f32] {
     tensor.as_slice().expect("a packed f32 tensor")
 }
 
@@ -89,7 +89,7 @@ pub(crate) fn in_place(
     Ok(all.into_iter().map(Tensor::from_primitive::<Flex>).collect())
 }
 
-fn dims(tensor: &FlexTensor) -> Vec<usize> {
+pub(super) fn dims(tensor: &FlexTensor) -> Vec<usize> {
     tensor.layout().shape().as_slice().to_vec()
 }
 

@@ -4,11 +4,16 @@
 //! takes, and with which [`Engine`], is a field of the layer.
 
 mod autodiff;
+mod average_pool;
 mod flex;
 mod ops;
+mod tokens;
 
+pub(crate) use average_pool::average_pool;
 pub(crate) use flex::in_place;
+pub(crate) use sogclr_kernels::Activation;
 pub use sogclr_kernels::{Engine, Isa};
+pub(crate) use tokens::{Inner, branch, layer_norm};
 
 use crate::comm::Group;
 use burn::backend::{Dispatch, DispatchDevice};

@@ -6,7 +6,7 @@ use super::layers::{Conv, Linear, value_for};
 use super::transformer::clip_deviation;
 use super::{Compute, EncoderSpec, Family, Network, PythonLoader, TextConfig};
 use crate::check::{Problem, parse_name, require};
-use crate::cpu::Engine;
+use crate::cpu::{self, Engine};
 use burn::module::{Module, Param};
 use burn::tensor::{Tensor, activation::softmax};
 use schemars::JsonSchema;
@@ -202,14 +202,10 @@ impl ClipBlock {
 
 /// The mean over 2×2 pixels, in the device's layout; sides are even.
 fn average_pool(x: Tensor<4>, is_channels_last: bool) -> Tensor<4> {
-    let dims = x.dims();
     if is_channels_last {
-        let [n, h, w, c] = dims;
-        let x = x.reshape([n, h / 2, 2, w / 2, 2 * c]);
-        let x = (x.clone().narrow(2, 0, 1) + x.narrow(2, 1, 1)).reshape([n, h / 2, w / 2, 2 * c]);
-        return (x.clone().narrow(3, 0, c) + x.narrow(3, c, c)) * 0.25;
+        return cpu::average_pool(x);
     }
-    let [n, c, h, w] = dims;
+    let [n, c, h, w] = x.dims();
     x.reshape([n, c, h / 2, 2, w / 2, 2]).mean_dim(5).mean_dim(3).reshape([n, c, h / 2, w / 2])
 }
 
@@ -240,16 +236,25 @@ impl AttentionPool {
 
     /// `[N, places, width]` → `[N, output]`
     fn forward(&self, x: Tensor<3>) -> Tensor<2> {
-        let [n, places, width] = x.dims();
-        let size = width / self.heads;
+        let ([n, _, width], heads) = (x.dims(), self.heads);
+        let size = width / heads;
         let x = Tensor::cat(vec![x.clone().mean_dim(1), x], 1);
         let x = x.clone() + value_for(&self.positional_embedding, &x).unsqueeze();
-        let split = |x: Tensor<3>, length: usize| x.reshape([n, length, self.heads, size]).swap_dims(1, 2);
-        let q = split(self.q_proj.forward(x.clone().narrow(1, 0, 1)), 1);
-        let k = split(self.k_proj.forward(x.clone()), places + 1);
-        let v = split(self.v_proj.forward(x), places + 1);
-        let logits = q.matmul(k.swap_dims(2, 3)) * (size as f64).powf(-0.5);
-        let mixed = softmax(logits, 3).matmul(v).swap_dims(1, 2).reshape([n, width]);
+        // One query: (x·Wᵀ + b)·q = x·(Wᵀq) + b·q, and what is mixed is projected once, not every place.
+        let per_head = |layer: &Linear| {
+            let (weight, bias) = layer.parameters();
+            let (weight, bias) = (value_for(weight, &x), value_for(bias, &x));
+            (weight.reshape([heads, size, width]), bias.reshape([heads, 1, size]))
+        };
+        let ((k_weight, k_bias), (v_weight, v_bias)) = (per_head(&self.k_proj), per_head(&self.v_proj));
+        // [heads, N, size]
+        let q = self.q_proj.forward(x.clone().narrow(1, 0, 1)).reshape([n, heads, size]).swap_dims(0, 1);
+        // [N, heads, width] and [N, heads, 1]
+        let asked = q.clone().matmul(k_weight).swap_dims(0, 1);
+        let offset = (q * k_bias).sum_dim(2).swap_dims(0, 1);
+        let logits = (asked.matmul(x.clone().swap_dims(1, 2)) + offset) * (size as f64).powf(-0.5);
+        let mixed = softmax(logits, 2).matmul(x).swap_dims(0, 1).matmul(v_weight.swap_dims(1, 2)) + v_bias;
+        let mixed = mixed.swap_dims(0, 1).reshape([n, width]);
         self.c_proj.forward(mixed)
     }
 }

@@ -2,10 +2,11 @@
 //! the names of CLIP's state dict, below `visual`.
 
 use super::batch_norm::Pass;
-use super::layers::value_for;
+use super::layers::{linear, value_for};
 use super::transformer::{LayerNorm, Transformer, clip_deviation, patches};
 use super::{ClipStem, Compute, EncoderSpec, Family, Network, PythonLoader};
 use crate::check::{Problem, parse_name, require};
+use crate::cpu::Engine;
 use crate::math::Layout;
 use burn::module::{Module, Param};
 use burn::tensor::Tensor;
@@ -140,6 +141,8 @@ pub struct ClipVit {
     ln_post: LayerNorm,
     #[module(skip)]
     layout: Layout,
+    #[module(skip)]
+    engine: Option<Engine>,
 }
 
 impl ClipVit {
@@ -161,10 +164,11 @@ impl ClipVit {
             positional_embedding: zeros(places + 1, width),
             proj: zeros(width, output),
             conv1: PatchEmbedding { weight },
-            ln_pre: LayerNorm::new(width, device),
+            ln_pre: LayerNorm::new(width, compute),
             transformer: Transformer::new(width, layers, heads, compute),
-            ln_post: LayerNorm::new(width, device),
+            ln_post: LayerNorm::new(width, compute),
             layout: compute.layout(),
+            engine: compute.engine(),
         }
     }
 }
@@ -175,12 +179,12 @@ impl Network for ClipVit {
         let weight = value_for(&self.conv1.weight, &x);
         let [width, channels, patch, _] = weight.dims();
         let (patches, [n, places]) = patches(x, patch, self.layout);
-        let tokens = patches.matmul(weight.reshape([width, channels * patch * patch]).transpose());
-        let tokens = tokens.reshape([n, places, width]);
+        let weight = weight.reshape([width, channels * patch * patch]);
+        let tokens = linear(patches, weight, None, self.engine).reshape([n, places, width]);
         let class = value_for(&self.class_embedding, &tokens).reshape([1, 1, width]).repeat_dim(0, n);
         let x = Tensor::cat(vec![class, tokens], 1);
         let x = x.clone() + value_for(&self.positional_embedding, &x).unsqueeze();
-        let x = self.transformer.forward(self.ln_pre.forward(x), None);
+        let x = self.transformer.forward(self.ln_pre.forward(x), false);
         let class = self.ln_post.forward(x.narrow(1, 0, 1)).reshape([n, width]);
         let proj = value_for(&self.proj, &class);
         class.matmul(proj)

@@ -63,6 +63,11 @@ impl Linear {
         self
     }
 
+    /// Weight and bias of a layer that has one.
+    pub(super) fn parameters(&self) -> (&Param<Tensor<2>>, &Param<Tensor<1>>) {
+        (&self.weight, self.bias.as_ref().expect("a layer with a bias"))
+    }
+
     /// `[…, in]` → `[…, out]`
     pub fn forward<const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {
         let weight = value_for(&self.weight, &x);

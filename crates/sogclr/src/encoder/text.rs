@@ -89,7 +89,7 @@ impl TextEncoder {
             text_projection: zeros(config.width, output),
             transformer: Transformer::new(config.width, config.layers, config.heads, compute),
             token_embedding: Embedding { weight: zeros(config.vocabulary, config.width) },
-            ln_final: LayerNorm::new(config.width, device),
+            ln_final: LayerNorm::new(config.width, compute),
         }
     }
 
@@ -109,20 +109,13 @@ impl TextEncoder {
         let ids: Vec<i32> = ids.iter().map(|&id| id as i32).collect();
         let ids = Tensor::<2, Int>::from_data(TensorData::new(ids, [texts, length]), device);
         let x = module::embedding(tokens, ids) + positions.narrow(0, 0, length).unsqueeze();
-        let x = self.ln_final.forward(self.transformer.forward(x, Some(causal_mask(length, device))));
+        let x = self.ln_final.forward(self.transformer.forward(x, true));
         // The feature at END.
         let rows: Vec<i32> = ends.iter().enumerate().map(|(text, end)| (text * length + end) as i32).collect();
         let rows = Tensor::<1, Int>::from_data(TensorData::new(rows, [texts]), device);
         let features = x.reshape([texts * length, width]).select(0, rows);
         features.matmul(value_for(&self.text_projection, &like))
     }
-}
-
-/// 0 where a token may look, −∞ at later tokens. `[L, L]`
-fn causal_mask(length: usize, device: &Device) -> Tensor<2> {
-    let entry = |k: usize| if k % length > k / length { f32::NEG_INFINITY } else { 0.0 };
-    let values: Vec<f32> = (0..length * length).map(entry).collect();
-    Tensor::from_data(TensorData::new(values, [length, length]), device)
 }
 
 #[cfg(test)]
@@ -172,13 +165,6 @@ mod tests {
     #[should_panic(expected = "ids are below 10")]
     fn ids_beyond_the_vocabulary_are_refused() {
         encode(&[8, 10, 9], &[2]);
-    }
-
-    #[test]
-    fn a_token_may_look_back_and_at_itself() {
-        let mask = to_host(causal_mask(3, &Device::flex()));
-        let inf = f32::NEG_INFINITY;
-        assert_eq!(mask, [0.0, inf, inf, 0.0, 0.0, inf, 0.0, 0.0, 0.0]);
     }
 
     #[test]

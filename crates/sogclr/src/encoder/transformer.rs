@@ -1,11 +1,12 @@
-//! CLIP's transformer blocks, pre-norm with QuickGELU, under CLIP's parameter names.
+//! Pre-norm transformer blocks: their layer norm and residual branches, and CLIP's stack of them with QuickGELU under CLIP's
+//! parameter names.
 
 use super::Compute;
 use super::layers::{Linear, linear, value_for};
-use crate::cpu::Engine;
+use crate::cpu::{self, Activation, Engine, Inner};
 use crate::math::Layout;
 use burn::module::{Module, Param};
-use burn::tensor::{Device, Tensor, activation::sigmoid, activation::softmax};
+use burn::tensor::{Device, Tensor, TensorData, activation};
 
 /// PyTorch's default.
 const EPSILON: f64 = 1e-5;
@@ -17,12 +18,15 @@ pub struct LayerNorm {
     pub bias: Param<Tensor<1>>,
     #[module(skip)]
     epsilon: f64,
+    #[module(skip)]
+    engine: Option<Engine>,
 }
 
 impl LayerNorm {
-    pub fn new(width: usize, device: &Device) -> Self {
-        let (ones, zeros) = (Tensor::ones([width], device), Tensor::zeros([width], device));
-        Self { weight: Param::from_tensor(ones), bias: Param::from_tensor(zeros), epsilon: EPSILON }
+    pub fn new(width: usize, compute: &Compute) -> Self {
+        let (ones, zeros) = (Tensor::ones([width], compute.device()), Tensor::zeros([width], compute.device()));
+        let (weight, bias) = (Param::from_tensor(ones), Param::from_tensor(zeros));
+        Self { weight, bias, epsilon: EPSILON, engine: compute.engine() }
     }
 
     /// With another ε than PyTorch's default.
@@ -33,10 +37,38 @@ impl LayerNorm {
     /// `[…, width]` → the same shape
     pub fn forward<const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {
         let (weight, bias) = (value_for(&self.weight, &x), value_for(&self.bias, &x));
+        if let Some(engine) = self.engine {
+            return cpu::layer_norm(x, weight, bias, self.epsilon, engine);
+        }
         let centred = x.clone() - x.mean_dim(D - 1);
         let variance = (centred.clone() * centred.clone()).mean_dim(D - 1);
         centred / (variance + self.epsilon).sqrt() * weight.unsqueeze() + bias.unsqueeze()
     }
+}
+
+/// x + second(inner(first(norm(x)))): attention or MLP with its residual. x `[N, L, width]`
+pub(super) fn branch(
+    x: Tensor<3>,
+    norm: &LayerNorm,
+    first: (&Param<Tensor<2>>, &Param<Tensor<1>>),
+    inner: Inner,
+    second: &Linear,
+) -> Tensor<3> {
+    let (weight, bias) = (value_for(first.0, &x), value_for(first.1, &x));
+    if let Some(engine) = norm.engine {
+        let norm_values = (value_for(&norm.weight, &x), value_for(&norm.bias, &x));
+        let (second_weight, second_bias) = second.parameters();
+        let second = (value_for(second_weight, &x), value_for(second_bias, &x));
+        return cpu::branch(x, norm_values, norm.epsilon, (weight, bias), inner, second, engine);
+    }
+    let hidden = linear(norm.forward(x.clone()), weight, Some(bias), None);
+    let mixed = match inner {
+        Inner::Attention { heads, causal } => attend(hidden, heads, causal),
+        Inner::Mlp(Activation::Gelu) => activation::gelu(hidden),
+        // x·σ(1.702x)
+        Inner::Mlp(Activation::QuickGelu) => hidden.clone() * activation::sigmoid(hidden * 1.702),
+    };
+    x + second.forward(mixed)
 }
 
 /// Multi-head self-attention with PyTorch's parameter names.
@@ -47,8 +79,6 @@ pub struct Attention {
     out_proj: Linear,
     #[module(skip)]
     heads: usize,
-    #[module(skip)]
-    engine: Option<Engine>,
 }
 
 impl Attention {
@@ -59,15 +89,7 @@ impl Attention {
             in_proj_bias: Param::from_tensor(Tensor::zeros([3 * width], device)),
             out_proj: Linear::new(width, width, compute).with_bias(),
             heads,
-            engine: compute.engine(),
         }
-    }
-
-    /// `[N, L, width]`; `mask` `[L, L]` is added to the logits
-    fn forward(&self, x: Tensor<3>, mask: Option<Tensor<2>>) -> Tensor<3> {
-        let (weight, bias) = (value_for(&self.in_proj_weight, &x), value_for(&self.in_proj_bias, &x));
-        let all = linear(x, weight, Some(bias), self.engine);
-        self.out_proj.forward(attend(all, self.heads, mask))
     }
 }
 
@@ -87,11 +109,12 @@ pub(super) fn patches(x: Tensor<4>, patch: usize, layout: Layout) -> (Tensor<2>,
     (ordered.reshape([n * side * side, channels * patch * patch]), [n, side * side])
 }
 
-/// Queries, keys and values of all heads side by side `[N, L, 3·width]` → what the heads mix `[N, L, width]`; `mask` `[L, L]` is
-/// added to the logits.
-pub(super) fn attend(all: Tensor<3>, heads: usize, mask: Option<Tensor<2>>) -> Tensor<3> {
+/// Queries, keys and values of all heads side by side `[N, L, 3·width]` → what the heads mix `[N, L, width]`; causal, if a token
+/// looks at itself and at earlier ones alone.
+fn attend(all: Tensor<3>, heads: usize, causal: bool) -> Tensor<3> {
     let [n, length, width] = all.dims();
     let size = width / 3 / heads;
+    let mask = causal.then(|| causal_mask(length, &all.device()));
     // q, k, v [N, heads, L, size]
     let all = all.reshape([n, length, 3 * heads, size]).swap_dims(1, 2);
     let part = |k: usize| all.clone().narrow(1, k * heads, heads);
@@ -100,7 +123,14 @@ pub(super) fn attend(all: Tensor<3>, heads: usize, mask: Option<Tensor<2>>) -> T
         Some(mask) => logits + mask.unsqueeze(),
         None => logits,
     };
-    softmax(logits, 3).matmul(part(2)).swap_dims(1, 2).reshape([n, length, width / 3])
+    activation::softmax(logits, 3).matmul(part(2)).swap_dims(1, 2).reshape([n, length, width / 3])
+}
+
+/// 0 where a token may look, −∞ at later tokens. `[L, L]`
+fn causal_mask(length: usize, device: &Device) -> Tensor<2> {
+    let entry = |k: usize| if k % length > k / length { f32::NEG_INFINITY } else { 0.0 };
+    let values: Vec<f32> = (0..length * length).map(entry).collect();
+    Tensor::from_data(TensorData::new(values, [length, length]), device)
 }
 
 #[derive(Module, Debug)]
@@ -118,12 +148,12 @@ pub struct ResidualAttention {
 }
 
 impl ResidualAttention {
-    fn forward(&self, x: Tensor<3>, mask: Option<Tensor<2>>) -> Tensor<3> {
-        let x = x.clone() + self.attn.forward(self.ln_1.forward(x), mask);
-        let hidden = self.mlp.c_fc.forward(self.ln_2.forward(x.clone()));
-        // QuickGELU: x·σ(1.702x)
-        let hidden = hidden.clone() * sigmoid(hidden * 1.702);
-        x + self.mlp.c_proj.forward(hidden)
+    fn forward(&self, x: Tensor<3>, causal: bool) -> Tensor<3> {
+        let Attention { in_proj_weight, in_proj_bias, out_proj, heads } = &self.attn;
+        let attention = Inner::Attention { heads: *heads, causal };
+        let x = branch(x, &self.ln_1, (in_proj_weight, in_proj_bias), attention, out_proj);
+        let Mlp { c_fc, c_proj } = &self.mlp;
+        branch(x, &self.ln_2, c_fc.parameters(), Inner::Mlp(Activation::QuickGelu), c_proj)
     }
 }
 
@@ -137,19 +167,19 @@ impl Transformer {
     pub fn new(width: usize, layers: usize, heads: usize, compute: &Compute) -> Self {
         let block = |_| ResidualAttention {
             attn: Attention::new(width, heads, compute),
-            ln_1: LayerNorm::new(width, compute.device()),
+            ln_1: LayerNorm::new(width, compute),
             mlp: Mlp {
                 c_fc: Linear::new(width, 4 * width, compute).with_bias(),
                 c_proj: Linear::new(4 * width, width, compute).with_bias(),
             },
-            ln_2: LayerNorm::new(width, compute.device()),
+            ln_2: LayerNorm::new(width, compute),
         };
         Self { resblocks: (0..layers).map(block).collect() }
     }
 
-    /// `[N, L, width]` → the same shape
-    pub fn forward(&self, x: Tensor<3>, mask: Option<Tensor<2>>) -> Tensor<3> {
-        self.resblocks.iter().fold(x, |x, block| block.forward(x, mask.clone()))
+    /// `[N, L, width]` → the same shape; causal, if no token looks at later ones
+    pub fn forward(&self, x: Tensor<3>, causal: bool) -> Tensor<3> {
+        self.resblocks.iter().fold(x, |x, block| block.forward(x, causal))
     }
 }
 
@@ -214,12 +244,18 @@ mod tests {
         let device = Device::flex();
         let all = Tensor::from_data([[[1.0_f32, 2.0, 10.0], [3.0, -1.0, 20.0]]], &device);
         let second = 10.0 + 10.0 * sigmoid_of(-9.0);
-        let open = attend(all.clone(), 1, None);
+        let open = attend(all.clone(), 1, false);
         assert_close(&to_host(open), &[10.0 + 10.0 * sigmoid_of(-3.0), second]);
-        let mask = Tensor::from_data([[0.0, f32::NEG_INFINITY], [0.0, 0.0]], &device);
-        let masked = to_host(attend(all, 1, Some(mask)));
+        let masked = to_host(attend(all, 1, true));
         assert_eq!(masked[0], 10.0, "the first token has only itself");
         assert_close(&masked, &[10.0, second]);
+    }
+
+    #[test]
+    fn a_token_may_look_back_and_at_itself() {
+        let mask = to_host(causal_mask(3, &Device::flex()));
+        let inf = f32::NEG_INFINITY;
+        assert_eq!(mask, [0.0, inf, inf, 0.0, 0.0, inf, 0.0, 0.0, 0.0]);
     }
 
     /// Queries of ones, keys of ones and of zeros: logits 4 and 0 over √4 for one head of four values, 2 and 0 over √2 for each
@@ -230,7 +266,7 @@ mod tests {
         let values = [token(1.0, 1.0), token(0.0, 0.0)].concat();
         for (heads, logit) in [(1, 2.0), (2, 2_f64.sqrt())] {
             let all = Tensor::from_data(TensorData::new(values.clone(), [1, 2, 12]), &Device::flex());
-            assert_close(&to_host(attend(all, heads, None)), &[sigmoid_of(logit); 8]);
+            assert_close(&to_host(attend(all, heads, false)), &[sigmoid_of(logit); 8]);
         }
     }
 
@@ -238,21 +274,23 @@ mod tests {
     #[test]
     fn heads_attend_each_for_itself() {
         let all = [[[1.0_f32, 1.0, 90.0, -90.0, 3.0, 4.0], [1.0, 1.0, 0.0, 0.0, 5.0, 6.0]]];
-        let mixed = attend(Tensor::from_data(all, &Device::flex()), 2, None);
+        let mixed = attend(Tensor::from_data(all, &Device::flex()), 2, false);
         assert_close(&to_host(mixed), &[3.0, 6.0, 3.0, 6.0]);
     }
 
     /// (1, 3) has mean 2 and variance 1; with ε = 3 it is divided by 2.
     #[test]
     fn layer_norm_centres_and_scales_a_row() {
-        let device = Device::flex();
-        let mut norm = LayerNorm::new(2, &device).with_epsilon(3.0);
-        norm.weight = Param::from_tensor(Tensor::from_data([4.0_f32, 8.0], &device));
-        norm.bias = Param::from_tensor(Tensor::from_data([0.5_f32, -1.0], &device));
-        let y = norm.forward(Tensor::<2>::from_data([[1.0_f32, 3.0], [5.0, 5.0]], &device));
-        assert_close(&to_host(y), &[-1.5, 3.0, 0.5, -1.0]);
-        let plain = LayerNorm::new(2, &device).forward(Tensor::<2>::from_data([[1.0_f32, 3.0]], &device));
-        assert_close(&to_host(plain), &[-1.0, 1.0]);
+        for compute in [Compute::cpu(), Compute::plain(Device::flex())] {
+            let device = compute.device();
+            let mut norm = LayerNorm::new(2, &compute).with_epsilon(3.0);
+            norm.weight = Param::from_tensor(Tensor::from_data([4.0_f32, 8.0], device));
+            norm.bias = Param::from_tensor(Tensor::from_data([0.5_f32, -1.0], device));
+            let y = norm.forward(Tensor::<2>::from_data([[1.0_f32, 3.0], [5.0, 5.0]], device));
+            assert_close(&to_host(y), &[-1.5, 3.0, 0.5, -1.0]);
+            let usual = LayerNorm::new(2, &compute).forward(Tensor::<2>::from_data([[1.0_f32, 3.0]], device));
+            assert_close(&to_host(usual), &[-1.0, 1.0]);
+        }
     }
 
     #[test]

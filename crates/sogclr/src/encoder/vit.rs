@@ -3,13 +3,13 @@
 
 use super::batch_norm::Pass;
 use super::layers::{Linear, linear, value_for};
-use super::transformer::{LayerNorm, attend, patches};
+use super::transformer::{LayerNorm, branch, patches};
 use super::{Compute, EncoderSpec, Family, Network, PythonLoader};
 use crate::check::{Problem, parse_name, require};
-use crate::cpu::Engine;
+use crate::cpu::{Activation, Engine, Inner};
 use crate::math::Layout;
 use burn::module::{Module, Param};
-use burn::tensor::{Tensor, activation::gelu};
+use burn::tensor::Tensor;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -188,7 +188,7 @@ struct VitBlock {
 impl VitBlock {
     fn new(width: usize, heads: usize, compute: &Compute) -> Self {
         let project = |input: usize, output: usize| Linear::new(input, output, compute).with_bias();
-        let norm = || LayerNorm::new(width, compute.device()).with_epsilon(EPSILON);
+        let norm = || LayerNorm::new(width, compute).with_epsilon(EPSILON);
         Self {
             norm1: norm(),
             attn: VitAttention { qkv: project(width, 3 * width), proj: project(width, width), heads },
@@ -199,10 +199,10 @@ impl VitBlock {
 
     /// `[N, L, width]` → the same shape
     fn forward(&self, x: Tensor<3>) -> Tensor<3> {
-        let all = self.attn.qkv.forward(self.norm1.forward(x.clone()));
-        let x = x + self.attn.proj.forward(attend(all, self.attn.heads, None));
-        let hidden = gelu(self.mlp.fc1.forward(self.norm2.forward(x.clone())));
-        x + self.mlp.fc2.forward(hidden)
+        let (VitAttention { qkv, proj, heads }, VitMlp { fc1, fc2 }) = (&self.attn, &self.mlp);
+        let attention = Inner::Attention { heads: *heads, causal: false };
+        let x = branch(x, &self.norm1, qkv.parameters(), attention, proj);
+        branch(x, &self.norm2, fc1.parameters(), Inner::Mlp(Activation::Gelu), fc2)
     }
 }
 
@@ -243,7 +243,7 @@ impl Vit {
             weight: Param::from_tensor(Tensor::zeros([width, channels, patch, patch], device)),
             bias: Param::from_tensor(Tensor::zeros([width], device)),
         };
-        let norm = || LayerNorm::new(width, device).with_epsilon(EPSILON);
+        let norm = || LayerNorm::new(width, compute).with_epsilon(EPSILON);
         Self {
             cls_token: zeros(1),
             pos_embed: zeros((size / patch).pow(2) + 1),

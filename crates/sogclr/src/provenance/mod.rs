@@ -3,8 +3,9 @@
 use serde::{Deserialize, Serialize};
 
 /// Raised whenever the bytes of a run change on purpose: runs of one version and seed are the same to the last bit on one
-/// instruction set, runs of two are not. What was recorded before there were versions is version 0.
-pub const NUMERICS: u32 = 0;
+/// instruction set, runs of two are not. What was recorded before there were versions is version 0; 1 has transformers and CLIP's
+/// encoders on kernels of their own.
+pub const NUMERICS: u32 = 1;
 
 /// Who made a run, a checkpoint or a record.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -15,7 +15,7 @@ use sogclr::params::{HostTensor, NamedTensors, export, import};
 const OUTPUT: usize = 24;
 
 /// `reference/clip.py`'s `fill`; `prefix` is where the module stands in open_clip's model.
-fn filled<M: Module>(module: M, prefix: &str) -> M {
+pub fn filled<M: Module>(module: M, prefix: &str) -> M {
     let value = |(name, HostTensor { shape, values }): (String, HostTensor)| {
         let full = format!("{prefix}{name}");
         let r = hashed(&full, values.len());

@@ -18,4 +18,5 @@ mod rand_augment;
 mod resnet;
 mod step;
 mod tokenizer;
+mod transformers;
 mod vit;
