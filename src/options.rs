@@ -33,6 +33,9 @@ pub struct RunOptions {
     /// Leave out images and captions that cannot be used; RUN/problems.txt names them
     #[arg(long)]
     pub skip_bad: bool,
+    /// Leave photographs as they are stored, as torchvision does, whatever their EXIF data say of how the camera was held
+    #[arg(long)]
+    pub ignore_orientation: bool,
     /// Side of the crops in pixels, unless --views says otherwise, and of images at evaluation; follows the images unless
     /// given
     #[arg(long, value_name = "PIXELS")]
@@ -98,6 +101,7 @@ pub const FLAGS: &[(&str, &str)] = &[
     ("data.class_names", "--set data.class_names=FILE, or --class-names FILE to eval zeroshot"),
     ("data.limit", "--limit"),
     ("data.skip_bad", "--skip-bad"),
+    ("data.ignore_orientation", "--ignore-orientation"),
     ("data.image_size", "--image-size"),
     ("data.eval_size", "--eval-size"),
     ("augment.views", "--views"),
@@ -136,6 +140,7 @@ impl RunOptions {
             ("data.classes", path(&self.classes)),
             ("data.limit", number(self.limit)),
             ("data.skip_bad", self.skip_bad.then_some(toml::Value::Boolean(true))),
+            ("data.ignore_orientation", self.ignore_orientation.then_some(toml::Value::Boolean(true))),
             ("data.image_size", number(self.image_size)),
             ("data.eval_size", number(self.eval_size)),
             ("augment.views", word(&self.views)),

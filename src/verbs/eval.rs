@@ -74,8 +74,9 @@ impl Target {
         let own = config.data.clone();
         config.data = match &self.data {
             Some(path) => {
-                let DataConfig { skip_bad, eval_size, .. } = own;
-                DataConfig { path: Some(path.clone()), skip_bad, eval_size, ..Default::default() }
+                let DataConfig { skip_bad, eval_size, ignore_orientation, .. } = own;
+                let path = Some(path.clone());
+                DataConfig { path, skip_bad, eval_size, ignore_orientation, ..Default::default() }
             }
             None => own,
         };

@@ -60,7 +60,8 @@ impl Overrides {
 
     /// Which images to use.
     pub fn images(self, data: &DataConfig) -> Self {
-        self.with_table("data", data)
+        // Settings that leave it out are those of an old run.
+        self.with_table("data", data).with("data.ignore_orientation", data.ignore_orientation)
     }
 
     /// The method and its hyper-parameters; one of another program from [`MethodConfig::external`].
@@ -254,5 +255,14 @@ mod tests {
         lay_over(&mut base, &over);
         assert!(base["gamma"].get("value").is_none());
         assert_eq!(base["x"].as_table().unwrap().len(), 2);
+    }
+
+    #[test]
+    fn which_way_up_images_are_is_kept() {
+        for ignore_orientation in [false, true] {
+            let data = DataConfig { ignore_orientation, ..Default::default() };
+            assert_eq!(Overrides::default().images(&data).data().unwrap().0, data);
+        }
+        assert!(!Overrides::default().data().unwrap().0.ignore_orientation);
     }
 }

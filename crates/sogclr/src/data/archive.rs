@@ -1,6 +1,6 @@
 //! Images inside zip files and tar shards, read in place.
 
-use super::image::header_dimensions;
+use super::image::{Rows, header_dimensions};
 use super::{DataError, Dimensions, Fingerprint, Image, Source};
 use flate2::read::DeflateDecoder;
 use std::fs::File;
@@ -53,6 +53,10 @@ impl Source for ArchiveImages {
         Image::decode(&self.read(index)?, &self.name(index))
     }
 
+    fn image_as_stored(&self, index: usize) -> Result<Image, DataError> {
+        Image::decode_as_stored(&self.read(index)?, &self.name(index))
+    }
+
     fn name(&self, index: usize) -> String {
         let region = &self.regions[index];
         let archive = self.archives[region.archive].file_name().unwrap_or_default().to_string_lossy();
@@ -66,7 +70,11 @@ impl Source for ArchiveImages {
     }
 
     fn dimensions(&self, index: usize) -> Result<Dimensions, DataError> {
-        header_dimensions(Cursor::new(self.read(index)?), &self.name(index))
+        header_dimensions(Rows::Upright, Cursor::new(self.read(index)?), &self.name(index))
+    }
+
+    fn dimensions_as_stored(&self, index: usize) -> Result<Dimensions, DataError> {
+        header_dimensions(Rows::AsStored, Cursor::new(self.read(index)?), &self.name(index))
     }
 }
 

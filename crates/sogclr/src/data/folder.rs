@@ -2,7 +2,7 @@
 //! not are an error. `train/` (`training`) and `val/` (`valid`, `validation`, `dev`) or `test/` (`testing`) in any case are
 //! splits. Beside other folders of images, and without a held-out one, a `train/` without folders of its own is a class; else it is an error.
 
-use super::image::header_dimensions;
+use super::image::{Rows, header_dimensions};
 use super::{DataError, Dataset, Dimensions, Fingerprint, Image, Source, Split};
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::fs::File;
@@ -28,6 +28,17 @@ impl FolderImages {
         let path = self.root.join(&self.files[index]);
         std::fs::read(&path).map_err(|source| DataError::Read { path, source })
     }
+
+    fn decode(&self, rows: Rows, index: usize) -> Result<Image, DataError> {
+        Image::decode_to(rows, &self.read(index)?, &self.root.join(&self.files[index]).display().to_string())
+    }
+
+    fn shape(&self, rows: Rows, index: usize) -> Result<Dimensions, DataError> {
+        let path = self.root.join(&self.files[index]);
+        let name = path.display().to_string();
+        let file = File::open(&path).map_err(|source| DataError::Read { path, source })?;
+        header_dimensions(rows, BufReader::new(file), &name)
+    }
 }
 
 impl Source for FolderImages {
@@ -36,7 +47,11 @@ impl Source for FolderImages {
     }
 
     fn image(&self, index: usize) -> Result<Image, DataError> {
-        Image::decode(&self.read(index)?, &self.root.join(&self.files[index]).display().to_string())
+        self.decode(Rows::Upright, index)
+    }
+
+    fn image_as_stored(&self, index: usize) -> Result<Image, DataError> {
+        self.decode(Rows::AsStored, index)
     }
 
     fn name(&self, index: usize) -> String {
@@ -50,10 +65,11 @@ impl Source for FolderImages {
     }
 
     fn dimensions(&self, index: usize) -> Result<Dimensions, DataError> {
-        let path = self.root.join(&self.files[index]);
-        let name = path.display().to_string();
-        let file = File::open(&path).map_err(|source| DataError::Read { path, source })?;
-        header_dimensions(BufReader::new(file), &name)
+        self.shape(Rows::Upright, index)
+    }
+
+    fn dimensions_as_stored(&self, index: usize) -> Result<Dimensions, DataError> {
+        self.shape(Rows::AsStored, index)
     }
 
     fn stamp(&self, index: usize) -> Option<(u64, u128)> {

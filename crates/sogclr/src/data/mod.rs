@@ -89,9 +89,23 @@ pub struct DataConfig {
     pub eval_size: Option<usize>,
     /// Leave out images and captions that cannot be used instead of refusing to start.
     pub skip_bad: bool,
+    /// Leave images as they are stored, whatever their EXIF data say of how the camera was held. torchvision does so, and so
+    /// do runs that were made before there was this key: where it is absent from a run's `config.toml`, it is true.
+    #[serde(default = "ignored", skip_serializing_if = "is_ignored")]
+    #[schemars(default)]
+    pub ignore_orientation: bool,
     /// What a program calls images that it brought itself; no other program can open them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub own: Option<String>,
+}
+
+/// What an absent `ignore_orientation` stands for in the settings of a run.
+fn ignored() -> bool {
+    true
+}
+
+fn is_ignored(ignore: &bool) -> bool {
+    *ignore
 }
 
 impl DataConfig {
@@ -151,8 +165,13 @@ pub trait Source: Send + Sync {
     /// Number of images.
     fn count(&self) -> usize;
 
-    /// Decodes one image. The same index gives the same image every time.
+    /// Decodes one image, upright. The same index gives the same image every time.
     fn image(&self, index: usize) -> Result<Image, DataError>;
+
+    /// The image without regard to what EXIF data say of its orientation.
+    fn image_as_stored(&self, index: usize) -> Result<Image, DataError> {
+        self.image(index)
+    }
 
     /// A name for messages and the manifest, which no other image of the source has: a relative path, or `file#row`.
     fn name(&self, index: usize) -> String {
@@ -167,6 +186,11 @@ pub trait Source: Send + Sync {
     /// The shape of an image, where possible without decoding it.
     fn dimensions(&self, index: usize) -> Result<Dimensions, DataError> {
         Ok(self.image(index)?.dimensions())
+    }
+
+    /// The shape of what [`image_as_stored`](Self::image_as_stored) gives.
+    fn dimensions_as_stored(&self, index: usize) -> Result<Dimensions, DataError> {
+        self.dimensions(index)
     }
 
     /// Size and time of last change without reading, where the image is a file of its own.
@@ -184,19 +208,25 @@ pub struct Split {
     /// Captions of every image of the source.
     captions: Option<Arc<Vec<Vec<String>>>>,
     rows: Vec<usize>,
+    is_as_stored: bool,
 }
 
 impl Split {
     /// Every image of `source`; `labels` has a class for each of them.
     pub fn new(source: Arc<dyn Source>, labels: Option<Vec<u32>>) -> Self {
         let rows = (0..source.count()).collect();
-        Self { source, labels: labels.map(Arc::new), captions: None, rows }
+        Self { source, labels: labels.map(Arc::new), captions: None, rows, is_as_stored: false }
     }
 
     /// One or more captions for each image of the source.
     pub fn with_captions(self, captions: Vec<Vec<String>>) -> Self {
         assert_eq!(captions.len(), self.source.count(), "captions for every image");
         Self { captions: Some(Arc::new(captions)), ..self }
+    }
+
+    /// The same images as they are stored, if `ignore`, and upright otherwise.
+    pub fn ignore_orientation(self, ignore: bool) -> Self {
+        Self { is_as_stored: ignore, ..self }
     }
 
     /// Number of images.
@@ -211,12 +241,18 @@ impl Split {
 
     /// Decodes an image.
     pub fn image(&self, id: usize) -> Result<Image, DataError> {
-        self.source.image(self.rows[id])
+        match self.is_as_stored {
+            true => self.source.image_as_stored(self.rows[id]),
+            false => self.source.image(self.rows[id]),
+        }
     }
 
     /// The shape of an image, where possible without decoding it.
     pub fn dimensions(&self, id: usize) -> Result<Dimensions, DataError> {
-        self.source.dimensions(self.rows[id])
+        match self.is_as_stored {
+            true => self.source.dimensions_as_stored(self.rows[id]),
+            false => self.source.dimensions(self.rows[id]),
+        }
     }
 
     /// The name of an image, as [`Source::name`] gives it.
@@ -373,6 +409,8 @@ impl Dataset {
         if let Some(template) = &config.template {
             pairs::caption_classes(&mut data, template, config.class_names.as_deref())?;
         }
+        data.train = data.train.ignore_orientation(config.ignore_orientation);
+        data.test = data.test.map(|test| test.ignore_orientation(config.ignore_orientation));
         if let Some(n) = config.hold_out {
             let (train, test) = data.train.hold_out(n);
             (data.train, data.test) = (train, Some(test));
@@ -408,4 +446,35 @@ fn open_format(path: &Path) -> Result<Option<Dataset>, DataError> {
         return Err(DataError::NotAFolder(path.to_owned()));
     }
     FORMATS.iter().find_map(|open| open(path)).transpose()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ::image::codecs::jpeg::JpegEncoder;
+    use ::image::{ExtendedColorType, ImageEncoder};
+
+    /// Runs from before there was the key say nothing of it.
+    #[test]
+    fn new_runs_turn_photographs_and_old_ones_do_not() {
+        let old: DataConfig = toml::from_str("skip_bad = false").unwrap();
+        let new: DataConfig = toml::from_str(&toml::to_string(&DataConfig::default()).unwrap()).unwrap();
+        assert_eq!([old.ignore_orientation, new.ignore_orientation], [true, false]);
+        assert!(!toml::to_string(&old).unwrap().contains("ignore"), "as it was read");
+
+        let root = tempfile::tempdir().unwrap();
+        let mut encoder = JpegEncoder::new(std::fs::File::create(root.path().join("held-sideways.jpg")).unwrap());
+        let on_its_side = b"II*\0\x08\0\0\0\x01\0\x12\x01\x03\0\x01\0\0\0\x06\0\0\0\0\0\0\0";
+        encoder.set_exif_metadata(on_its_side.to_vec()).unwrap();
+        encoder.write_image(&[9; 3 * 24 * 16], 24, 16, ExtendedColorType::Rgb8).unwrap();
+        for (config, (height, width)) in [(old, (16, 24)), (new, (24, 16))] {
+            let path = Some(root.path().to_owned());
+            let data = Dataset::open(&DataConfig { path: path.clone(), test: path, ..config }, 0).unwrap();
+            for split in [data.train, data.test.unwrap()] {
+                let (image, header) = (split.image(0).unwrap(), split.dimensions(0).unwrap());
+                assert_eq!(image.dimensions(), header);
+                assert_eq!((image.height, image.width), (height, width));
+            }
+        }
+    }
 }

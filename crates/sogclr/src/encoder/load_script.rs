@@ -29,12 +29,23 @@ impl PythonLoader {
 }
 
 /// A program that builds the model, loads the exported weights, and prepares images as evaluation does: shortest side to
-/// `resize`, the centre of `size`, normalised by `mean` and `std`.
-pub fn load_script(model: &ModelConfig, [resize, size]: [usize; 2], mean: &[f32], std: &[f32]) -> String {
+/// `resize`, the centre of `size`, normalised by `mean` and `std`; turned first as EXIF data say if they are `upright`.
+pub fn load_script(
+    model: &ModelConfig,
+    [resize, size]: [usize; 2],
+    mean: &[f32],
+    std: &[f32],
+    upright: bool,
+) -> String {
     let spec = model.encoder.spec();
     let mut settings = format!("RESIZE, SIZE = {resize}, {size}\nMEAN, STD = {mean:?}, {std:?}\n");
     let loader = spec.python(model.image_size, model.channels);
-    let preprocess = if model.channels == 3 { PREPROCESS } else { NORMALISE };
+    let preprocess = if model.channels == 3 {
+        settings += if upright { "UPRIGHT = True\n" } else { "UPRIGHT = False\n" };
+        PREPROCESS
+    } else {
+        NORMALISE
+    };
     let (text, program) = match &model.text {
         None => (PREAMBLE, loader.program),
         Some(text) if model.open_clip().is_some() => {
@@ -64,7 +75,7 @@ mod tests {
     fn script(encoder: &str, size: usize, text: Option<TextConfig>) -> String {
         let encoder = toml::from_str(encoder).unwrap();
         let model = ModelConfig { encoder, head: None, text, image_size: size, channels: 3 };
-        load_script(&model, [size + 4, size], &[0.5, 0.25, 0.125], &[1.0, 2.0, 0.1])
+        load_script(&model, [size + 4, size], &[0.5, 0.25, 0.125], &[1.0, 2.0, 0.1], true)
     }
 
     const RESNET: &str = "name = 'resnet18'\nwidth = 0.5\nstem = 'imagenet'";
@@ -87,6 +98,7 @@ mod tests {
     fn a_resnets_program_has_its_stages() {
         let lines = [
             "RESIZE, SIZE = 228, 224",
+            "UPRIGHT = True",
             "MEAN, STD = [0.5, 0.25, 0.125], [1.0, 2.0, 0.1]",
             "CHANNELS, STEM, SMALL_STEM = 3, 32, False",
             "STAGES = [(2, 32, 1), (2, 64, 2), (2, 128, 2), (2, 256, 2)]",

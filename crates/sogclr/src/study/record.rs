@@ -174,6 +174,8 @@ impl Record {
             *path = None;
         }
         config.train.init = None;
+        // As in records of before, and no data set of a study has an orientation.
+        data.ignore_orientation = true;
         serde_json::to_value(config).expect("plain data")
     }
 

@@ -46,7 +46,8 @@ impl Run {
         }
         let (model, augment) = (config.model(), &config.augment);
         let size = config.eval_size();
-        let script = load_script(&model, [augment.centre_resize(size), size], &augment.mean, &augment.std);
+        let (sizes, upright) = ([augment.centre_resize(size), size], !config.data.ignore_orientation);
+        let script = load_script(&model, sizes, &augment.mean, &augment.std, upright);
         let origin = serde_json::to_string_pretty(provenance).expect("plain data") + "\n";
         write_atomic(&folder.join("provenance.json"), origin.as_bytes())?;
         write_atomic(&folder.join("load.py"), script.as_bytes())?;

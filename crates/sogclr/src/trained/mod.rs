@@ -121,7 +121,7 @@ impl TrainedRun {
         checking: impl FnOnce(usize) -> P,
     ) -> Result<(Split, Vec<String>), TrainedError> {
         let Some(path) = path else { return Ok((Run::open_data_of(&self.folder, &self.config)?.train, Vec::new())) };
-        let mut split = open_images(path)?;
+        let mut split = open_images(path)?.ignore_orientation(self.config.data.ignore_orientation);
         let checked = checking(split.len());
         let (_, bad) = Manifest::build(&mut split, true, checked)?;
         Ok((split, bad))

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy
 import open_clip
 import torch
-from PIL import Image
+from PIL import Image, ImageOps
 from safetensors.torch import load_file
 
 SETTINGS
