@@ -11,6 +11,8 @@ import sys
 from datetime import date
 from pathlib import Path
 
+import data
+
 ROOT = Path(__file__).resolve().parent.parent
 # encoder, batch (half the views), image size, timed steps per run
 STEPS = [("resnet20", 64, 32, 12), ("resnet18", 32, 32, 5), ("resnet50", 4, 224, 4), ("vit-small", 4, 224, 5)]
@@ -145,7 +147,8 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--only", choices=[step[0] for step in STEPS] + ["pairs", "losses", "ranks"])
+    parser.add_argument("--only", choices=[step[0] for step in STEPS] + ["pairs", "losses", "ranks", "data"])
+    parser.add_argument("--photos", help="folder or .zip of photographs for --only data")
     args = parser.parse_args()
 
     results = {"date": date.today().isoformat(), "cpu": cpu_name(), "threads": args.threads, "rounds": args.rounds}
@@ -157,6 +160,8 @@ def main():
     if args.only in (None, "pairs"):
         print("\nImage–text pairs; PyTorch computes all 77 tokens of a text, sogclr up to the longest of the batch:\n")
         results |= alternate(PAIRS, "torch_clip_step.py", "pairs", "{} pairs", args.rounds, args.threads)
+    if args.only == "data":
+        results["data"] = data.compare(run, args.photos, args.rounds, args.threads)
     if args.only in (None, "losses"):
         results["losses"] = losses(args.rounds, args.threads)
     if args.only == "ranks":

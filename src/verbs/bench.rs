@@ -1,17 +1,19 @@
 //! `sogclr bench`: how fast this machine trains.
 
 use crate::error::CliError;
+use crate::options::RunOptions;
 use crate::output::say;
 use crate::progress::Counter;
 use clap::{Args, Subcommand};
 use serde_json::json;
 use sogclr::batch::Share;
-use sogclr::bench::{StepBench, WARM_UP, measure_kernels, measure_loss};
+use sogclr::bench::{self, StepBench, WARM_UP, measure_kernels, measure_loss};
 use sogclr::check::Problem;
 use sogclr::comm::Group;
-use sogclr::config::DeviceName;
+use sogclr::config::{DeviceName, RunConfig};
 use sogclr::data::Modality;
 use sogclr::encoder::{EncoderConfig, HeadConfig, ModelConfig};
+use sogclr::math::Layout;
 use sogclr::method::{MethodConfig, Setting};
 use sogclr::report::table;
 use sogclr::train::open_device;
@@ -21,6 +23,7 @@ pub enum Bench {
     Step(Step),
     Kernels(Kernels),
     Loss(LossBench),
+    Data(Box<DataBench>),
 }
 
 #[derive(Args)]
@@ -106,12 +109,62 @@ pub struct LossBench {
     json: bool,
 }
 
+/// Time the making of views, as `pretrain` with the same flags makes them: decode, resize, colours, blur, normalise.
+///
+/// On one core, and on all threads; the images are read once before, so a disk counts only where they do not fit into
+/// memory. bench/compare --only data runs torchvision and albumentations beside it.
+#[derive(Args)]
+pub struct DataBench {
+    #[command(flatten)]
+    options: RunOptions,
+    /// Measure for so many seconds on one core, and as many on all
+    #[arg(long, value_name = "S", default_value_t = 5.0)]
+    seconds: f64,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl DataBench {
+    fn run(self) -> Result<(), CliError> {
+        let (config, data) = RunConfig::open(&self.options.overrides()?)?;
+        let (augment, split) = (&config.augment, &data.train);
+        // The layout of the CPU's kernels.
+        let bench = bench::DataBench { split, augment, layout: Layout::ChannelsLast, seconds: self.seconds };
+        let speed = bench.run()?;
+        if self.json {
+            let mut line = json!({ "images": split.len(), "threads": rayon::current_num_threads() });
+            let speed = serde_json::to_value(&speed).expect("a report is plain data");
+            if let (Some(line), serde_json::Value::Object(speed)) = (line.as_object_mut(), speed) {
+                line.extend(speed);
+            }
+            say!("{line}");
+            return Ok(());
+        }
+        let cpu = |ms: Option<f64>| ms.map_or(String::new(), |ms| format!(", {ms:.3} ms of CPU time for each"));
+        say!("{:.0} views/s on one core{}", speed.views_per_s_core, cpu(speed.cpu_ms_core));
+        say!("{:.0} views/s on {} threads{}", speed.views_per_s, rayon::current_num_threads(), cpu(speed.cpu_ms));
+        let shares = &speed.shares;
+        let parts = [
+            ("decode", shares.decode),
+            ("resize", shares.resize),
+            ("colour", shares.colour),
+            ("blur", shares.blur),
+            ("normalise", shares.normalise),
+        ];
+        let parts = parts.map(|(name, share)| format!("{name} {:.0} %", 100.0 * share));
+        say!("on one core: {}", parts.join(", "));
+        Ok(())
+    }
+}
+
 impl Bench {
     pub fn run(self, group: &Group) -> Result<(), CliError> {
         match self {
             Self::Step(verb) => verb.run(group),
             Self::Kernels(verb) => verb.run(),
             Self::Loss(verb) => verb.run(),
+            Self::Data(verb) => verb.run(),
         }
     }
 }

@@ -41,6 +41,18 @@ fn kernels_lists_every_shape_and_the_peak() {
 }
 
 #[test]
+fn the_making_of_views_is_timed() {
+    let tiny = ["bench", "data", "--limit", "64", "--batch", "16", "--seconds", "0", "--threads", "2", "--json"];
+    let output = sogclr().args(tiny).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((report["images"].as_u64(), report["threads"].as_u64()), (Some(64), Some(2)));
+    assert!(["views_per_s_core", "views_per_s", "cpu_ms"].iter().all(|key| report[key].as_f64().unwrap() > 0.0));
+    let shares = report["shares"].as_object().unwrap();
+    assert!(shares.values().map(|share| share.as_f64().unwrap()).sum::<f64>() <= 1.0, "{report}");
+}
+
+#[test]
 fn bad_sizes_are_refused() {
     for (flags, expected) in [
         (&["step", "--batch", "1"][..], "at least 2 images"),

@@ -1,9 +1,11 @@
-//! Measurements of speed and memory: a whole training step, the kernels layer by layer, and a loss alone.
+//! Measurements of speed and memory: a whole training step, the kernels layer by layer, a loss alone, and the making of views.
 
+mod data;
 mod kernels;
 mod loss;
 mod step;
 
+pub use data::{DataBench, DataShares, DataSpeed};
 pub use kernels::{KernelSpeeds, LayerSpeed, measure_kernels};
 pub use loss::{LossSpeed, measure_loss};
 pub use step::{StepBench, StepSpeed, WARM_UP};
