@@ -6,7 +6,7 @@ use sogclr::data::{DataConfig, DataError, Dataset, Image, Source, Split};
 use sogclr::encoder::{Compute, EncoderConfig, ResNetConfig, ResNetName};
 use sogclr::loss::{Dcl, Loss, LossError, LossInput, LossOutput};
 use sogclr::method::{MethodConfig, Spec};
-use sogclr::provenance::Provenance;
+use sogclr::provenance::{NUMERICS, Provenance};
 use sogclr::race::{Cell, Trained, train_here};
 use sogclr::report::{Contender, comparison_markdown};
 use sogclr::study::Measure;
@@ -180,7 +180,7 @@ fn runs_and_checkpoints_name_program_and_numerics() {
     assert_eq!(run.checkpoint().provenance, origin);
     assert_eq!(Run::read_entry::<TrainSummary>(&out, TrainSummary::KEY).unwrap().provenance, Some(origin.clone()));
     let file = std::fs::read_to_string(out.join("provenance.json")).unwrap();
-    assert!(file.contains("test 1.2") && file.contains("\"numerics\": 0"), "{file}");
+    assert!(file.contains("test 1.2") && file.contains(&format!("\"numerics\": {NUMERICS}")), "{file}");
     let later = Provenance { numerics: origin.numerics + 1, ..origin };
     drop(run);
     let run = Pretraining::resume_with(&out, config(None, 3), data(3).0, later, &Group::solo()).unwrap();
