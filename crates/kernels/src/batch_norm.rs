@@ -1,8 +1,10 @@
 //! Batch norm over `[pixels, channels]`, fused with ReLU and with the addition of a residual.
 //!
 //! Sums run in f32 over 64 pixels and in f64 over those; chunks of pixels have a fixed size and are added in order.
+//! Activations are f32 or bf16, statistics and parameters always f32: a bf16 is read exactly and rounded when it is written.
 
 use crate::conv::LANES;
+use crate::element::Element;
 use crate::isa::{Isa, dispatch};
 use crate::lanes::{self, Lanes};
 use rayon::prelude::*;
@@ -51,7 +53,7 @@ pub struct NormGrad {
 
 /// Statistics of the batch of which x `[pixels, channels]` is this process's part: the mean of the means, then the mean of
 /// varᵣ + (μᵣ − μ)².
-pub fn norm_stats(isa: Isa, x: &[f32], channels: usize, ranks: Ranks) -> NormStats {
+pub fn norm_stats<T: Element>(isa: Isa, x: &[T], channels: usize, ranks: Ranks) -> NormStats {
     let pixels = count(x, channels);
     // Differences to the first pixel: no cancellation where the mean is far from zero.
     let origin = &x[..channels];
@@ -60,7 +62,7 @@ pub fn norm_stats(isa: Isa, x: &[f32], channels: usize, ranks: Ranks) -> NormSta
         unsafe { stats_chunk(isa, chunk, origin, channels, sums) }
     });
     let per = |v: f64| v / pixels as f64;
-    let ours: Vec<f64> = (0..channels).map(|c| f64::from(origin[c]) + per(sum[c])).collect();
+    let ours: Vec<f64> = (0..channels).map(|c| f64::from(origin[c].to_f32()) + per(sum[c])).collect();
     let mut mean = ours.clone();
     ranks.mean(&mut mean);
     let spread = |c: usize| (per(square[c]) - per(sum[c]).powi(2)).max(0.0) + (ours[c] - mean[c]).powi(2);
@@ -71,14 +73,14 @@ pub fn norm_stats(isa: Isa, x: &[f32], channels: usize, ranks: Ranks) -> NormSta
 }
 
 /// y = x·scale + shift (+ residual), then ReLU if asked.
-pub fn norm_apply(
+pub fn norm_apply<T: Element>(
     isa: Isa,
-    x: &[f32],
-    residual: Option<&[f32]>,
+    x: &[T],
+    residual: Option<&[T]>,
     scale: &[f32],
     shift: &[f32],
     relu: bool,
-    y: &mut [f32],
+    y: &mut [T],
 ) {
     let channels = scale.len();
     count(x, channels);
@@ -95,11 +97,11 @@ pub fn norm_apply(
 /// Gradients of `norm_apply` after `norm_stats`. `y` is the output, whose sign is ReLU's mask. [`NormInput`] says
 /// where dx goes; the residual's gradient is dy where the mask is open. The parameters' gradients are of this process's part.
 #[expect(clippy::too_many_arguments, reason = "the inputs of one formula")]
-pub fn norm_backward(
+pub fn norm_backward<T: Element>(
     isa: Isa,
-    mut x: NormInput,
-    y: Option<&[f32]>,
-    dy: &mut [f32],
+    mut x: NormInput<T>,
+    y: Option<&[T]>,
+    dy: &mut [T],
     stats: &NormStats,
     weight: &[f32],
     epsilon: f32,
@@ -146,16 +148,16 @@ pub fn norm_backward(
 }
 
 /// The input of a batch norm, going backward.
-pub enum NormInput<'a> {
+pub enum NormInput<'a, T = f32> {
     /// It stays; `dy` becomes dx.
-    Keep(&'a [f32]),
+    Keep(&'a [T]),
     /// It becomes dx; `dy` becomes the residual's gradient.
-    BecomesGradient(&'a mut [f32]),
+    BecomesGradient(&'a mut [T]),
 }
 
-impl NormInput<'_> {
+impl<T> NormInput<'_, T> {
     #[inline(always)]
-    fn values(&self) -> &[f32] {
+    fn values(&self) -> &[T] {
         match self {
             Self::Keep(x) => x,
             Self::BecomesGradient(x) => x,
@@ -163,7 +165,7 @@ impl NormInput<'_> {
     }
 }
 
-fn count(x: &[f32], channels: usize) -> usize {
+fn count<T>(x: &[T], channels: usize) -> usize {
     assert!(channels > 0 && !x.is_empty() && x.len().is_multiple_of(channels), "whole pixels, at least one");
     x.len() / channels
 }
@@ -193,20 +195,20 @@ fn reduce<T: Send>(
 
 /// Sixteen values from `at`, or the `lanes` that are left and zeros.
 #[inline(always)]
-unsafe fn load<V: Lanes>(from: &[f32], at: usize, lanes: usize) -> V {
+unsafe fn load<V: Lanes>(from: &[impl Element], at: usize, lanes: usize) -> V {
     // SAFETY: the caller has `lanes` values.
     unsafe {
         if lanes == LANES {
             return lanes::load(from, at);
         }
         let mut buffer = [0.0_f32; LANES];
-        buffer[..lanes].copy_from_slice(&from[at..at + lanes]);
+        buffer.iter_mut().zip(&from[at..at + lanes]).for_each(|(lane, value)| *lane = value.to_f32());
         V::load(buffer.as_ptr())
     }
 }
 
 #[inline(always)]
-unsafe fn store<V: Lanes>(value: V, to: &mut [f32], at: usize, lanes: usize) {
+unsafe fn store<V: Lanes, T: Element>(value: V, to: &mut [T], at: usize, lanes: usize) {
     // SAFETY: the caller has room for `lanes` values.
     unsafe {
         if lanes == LANES {
@@ -214,7 +216,7 @@ unsafe fn store<V: Lanes>(value: V, to: &mut [f32], at: usize, lanes: usize) {
         }
         let mut buffer = [0.0_f32; LANES];
         value.store(buffer.as_mut_ptr());
-        to[at..at + lanes].copy_from_slice(&buffer[..lanes]);
+        to[at..at + lanes].iter_mut().zip(buffer).for_each(|(to, lane)| *to = T::from_f32(lane));
     }
 }
 
@@ -228,12 +230,12 @@ unsafe fn fold<V: Lanes>(value: V, into: &mut [f64]) {
 }
 
 dispatch! {
-    unsafe fn stats_chunk = stats_chunk_with(x: &[f32], origin: &[f32], channels: usize, sums: &mut [f64])
+    unsafe fn stats_chunk<T> = stats_chunk_with(x: &[T], origin: &[T], channels: usize, sums: &mut [f64])
 }
 
 /// Σ(x−o) and Σ(x−o)².
 #[inline(always)]
-unsafe fn stats_chunk_with<V: Lanes>(x: &[f32], origin: &[f32], channels: usize, sums: &mut [f64]) {
+unsafe fn stats_chunk_with<V: Lanes, T: Element>(x: &[T], origin: &[T], channels: usize, sums: &mut [f64]) {
     let half = sums.len() / 2;
     for short in x.chunks(SHORT * channels) {
         for first in (0..channels).step_by(LANES) {
@@ -255,19 +257,19 @@ unsafe fn stats_chunk_with<V: Lanes>(x: &[f32], origin: &[f32], channels: usize,
 }
 
 dispatch! {
-    unsafe fn apply_chunk = apply_chunk_with(
-        x: &[f32], residual: Option<&[f32]>, scale: &[f32], shift: &[f32], relu: bool, y: &mut [f32],
+    unsafe fn apply_chunk<T> = apply_chunk_with(
+        x: &[T], residual: Option<&[T]>, scale: &[f32], shift: &[f32], relu: bool, y: &mut [T],
     )
 }
 
 #[inline(always)]
-unsafe fn apply_chunk_with<V: Lanes>(
-    x: &[f32],
-    residual: Option<&[f32]>,
+unsafe fn apply_chunk_with<V: Lanes, T: Element>(
+    x: &[T],
+    residual: Option<&[T]>,
     scale: &[f32],
     shift: &[f32],
     relu: bool,
-    y: &mut [f32],
+    y: &mut [T],
 ) {
     let channels = scale.len();
     let pixels = x.len() / channels;
@@ -296,14 +298,20 @@ unsafe fn apply_chunk_with<V: Lanes>(
 }
 
 dispatch! {
-    unsafe fn backward_sums = backward_sums_with(
-        x: &[f32], dy: &[f32], gate: Option<&[f32]>, mean: &[f32], sums: &mut [f64],
+    unsafe fn backward_sums<T> = backward_sums_with(
+        x: &[T], dy: &[T], gate: Option<&[T]>, mean: &[f32], sums: &mut [f64],
     )
 }
 
 /// Σg and Σg(x−μ), g = dy where the gate is open.
 #[inline(always)]
-unsafe fn backward_sums_with<V: Lanes>(x: &[f32], dy: &[f32], gate: Option<&[f32]>, mean: &[f32], sums: &mut [f64]) {
+unsafe fn backward_sums_with<V: Lanes, T: Element>(
+    x: &[T],
+    dy: &[T],
+    gate: Option<&[T]>,
+    mean: &[f32],
+    sums: &mut [f64],
+) {
     let (channels, half) = (mean.len(), sums.len() / 2);
     let pixels = x.len() / channels;
     for short in (0..pixels).step_by(SHORT) {
@@ -330,14 +338,19 @@ unsafe fn backward_sums_with<V: Lanes>(x: &[f32], dy: &[f32], gate: Option<&[f32
 }
 
 dispatch! {
-    unsafe fn backward_apply = backward_apply_with(
-        x: NormInput, gate: Option<&[f32]>, dy: &mut [f32], k: [&[f32]; 4],
+    unsafe fn backward_apply<T> = backward_apply_with(
+        x: NormInput<T>, gate: Option<&[T]>, dy: &mut [T], k: [&[f32]; 4],
     )
 }
 
 /// dx = k1·g + k2·(x−μ) + k3 with k = [k1, k2, k3, μ].
 #[inline(always)]
-unsafe fn backward_apply_with<V: Lanes>(mut x: NormInput, gate: Option<&[f32]>, dy: &mut [f32], k: [&[f32]; 4]) {
+unsafe fn backward_apply_with<V: Lanes, T: Element>(
+    mut x: NormInput<T>,
+    gate: Option<&[T]>,
+    dy: &mut [T],
+    k: [&[f32]; 4],
+) {
     let channels = k[0].len();
     let pixels = dy.len() / channels;
     for short in (0..pixels).step_by(SHORT) {

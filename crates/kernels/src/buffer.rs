@@ -4,8 +4,10 @@
 //! Large slabs are taken from the system once and kept; buffers are cut from them at the lowest place that fits, and
 //! neighbours join again when they are dropped.
 
+use crate::element::Element;
 use std::alloc::{Layout, alloc_zeroed, handle_alloc_error};
 use std::collections::BTreeMap;
+use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 use std::sync::Mutex;
@@ -18,9 +20,10 @@ const SLAB: usize = 1 << 28;
 const SLAB_ALIGN: usize = 1 << 21;
 
 /// `len` floats, aligned to a cache line.
-pub struct Buffer {
+pub struct Buffer<T: Element = f32> {
     place: Place,
     len: usize,
+    values: PhantomData<T>,
 }
 
 /// Bytes of a slab.
@@ -47,10 +50,9 @@ fn pool() -> std::sync::MutexGuard<'static, Pool> {
 }
 
 impl Buffer {
-    /// A buffer whose values are arbitrary: write every one of them.
+    /// f32 values that are arbitrary: write every one of them.
     pub fn new(len: usize) -> Self {
-        let size = (len * size_of::<f32>()).next_multiple_of(LINE).max(LINE);
-        Self { place: pool().take(size), len }
+        Self::of(len)
     }
 
     /// A buffer of zeros.
@@ -61,23 +63,31 @@ impl Buffer {
     }
 }
 
-impl Drop for Buffer {
+impl<T: Element> Buffer<T> {
+    /// Values of any type that are arbitrary: write every one of them.
+    pub fn of(len: usize) -> Self {
+        let size = (len * size_of::<T>()).next_multiple_of(LINE).max(LINE);
+        Self { place: pool().take(size), len, values: PhantomData }
+    }
+}
+
+impl<T: Element> Drop for Buffer<T> {
     fn drop(&mut self) {
         pool().give(self.place);
     }
 }
 
-impl Deref for Buffer {
-    type Target = [f32];
+impl<T: Element> Deref for Buffer<T> {
+    type Target = [T];
 
-    fn deref(&self) -> &[f32] {
+    fn deref(&self) -> &[T] {
         // SAFETY: `len` aligned floats fit into the place, and slabs are initialised.
         unsafe { std::slice::from_raw_parts(self.place.at.as_ptr().cast(), self.len) }
     }
 }
 
-impl DerefMut for Buffer {
-    fn deref_mut(&mut self) -> &mut [f32] {
+impl<T: Element> DerefMut for Buffer<T> {
+    fn deref_mut(&mut self) -> &mut [T] {
         // SAFETY: as above, and the borrow is unique.
         unsafe { std::slice::from_raw_parts_mut(self.place.at.as_ptr().cast(), self.len) }
     }

@@ -4,8 +4,12 @@
 //! 3×3 convolutions of stride 1 go through Winograd's F(4×4, 3×3) where that saves work and the [`Engine`] has it, all
 //! others are direct sums. Work is cut by the shape alone and sums have a fixed order, so the bytes do not depend on the
 //! number of threads.
+//!
+//! Activations and their gradients are f32 or bf16; weights and their gradients f32. Of bf16 activations direct sums take
+//! products of bf16 (`pairs`); Winograd's algorithm computes in f32 between reading and writing, since its transformed
+//! values would lose too much in bf16, and is still faster: it needs a quarter of the products, bf16 doubles their speed.
 
-use crate::{Isa, direct, pointwise, winograd};
+use crate::{Element, Isa, direct, pairs, pointwise, winograd};
 
 /// Channels in one block of lanes.
 pub(crate) const LANES: usize = 16;
@@ -82,50 +86,76 @@ impl Conv {
         assert_eq!((x, w, y), (self.x_len(), self.w_len(), self.y_len()), "buffer lengths of {self:?}");
     }
 
-    fn way(&self, engine: Engine) -> Way {
-        if engine.winograd && winograd::suits(self) {
-            Way::Winograd
-        } else if self.k == 1 && self.pad == 0 {
-            Way::Pointwise
-        } else {
-            Way::Direct
-        }
+    /// Whether Winograd's algorithm is wanted and saves work.
+    fn is_winograd(&self, engine: Engine) -> bool {
+        engine.winograd && winograd::suits(self)
     }
 }
 
-/// How a convolution is computed.
-enum Way {
-    Winograd,
-    Pointwise,
-    Direct,
+/// Direct sums of one type of activations.
+pub trait DirectSums: Sized {
+    /// y = x ∗ w
+    fn forward(isa: Isa, conv: Conv, x: &[Self], weight: &[f32], y: &mut [Self]);
+
+    /// dx
+    fn input_grad(isa: Isa, conv: Conv, dy: &[Self], weight: &[f32], dx: &mut [Self]);
+
+    /// dw
+    fn weight_grad(isa: Isa, conv: Conv, x: &[Self], dy: &[Self], dw: &mut [f32]);
+}
+
+fn is_pointwise(conv: &Conv) -> bool {
+    conv.k == 1 && conv.pad == 0
+}
+
+impl DirectSums for f32 {
+    fn forward(isa: Isa, conv: Conv, x: &[f32], weight: &[f32], y: &mut [f32]) {
+        let way = if is_pointwise(&conv) { pointwise::forward } else { direct::forward };
+        way(isa, conv, x, weight, y);
+    }
+
+    fn input_grad(isa: Isa, conv: Conv, dy: &[f32], weight: &[f32], dx: &mut [f32]) {
+        let way = if is_pointwise(&conv) { pointwise::input_grad } else { direct::input_grad };
+        way(isa, conv, dy, weight, dx);
+    }
+
+    fn weight_grad(isa: Isa, conv: Conv, x: &[f32], dy: &[f32], dw: &mut [f32]) {
+        let way = if is_pointwise(&conv) { pointwise::weight_grad } else { direct::weight_grad };
+        way(isa, conv, x, dy, dw);
+    }
+}
+
+impl DirectSums for half::bf16 {
+    fn forward(isa: Isa, conv: Conv, x: &[Self], weight: &[f32], y: &mut [Self]) {
+        pairs::forward(isa, conv, x, weight, y);
+    }
+
+    fn input_grad(isa: Isa, conv: Conv, dy: &[Self], weight: &[f32], dx: &mut [Self]) {
+        pairs::input_grad(isa, conv, dy, weight, dx);
+    }
+
+    fn weight_grad(isa: Isa, conv: Conv, x: &[Self], dy: &[Self], dw: &mut [f32]) {
+        pairs::weight_grad(isa, conv, x, dy, dw);
+    }
 }
 
 /// y = x ∗ w. `y` is overwritten.
-pub fn conv2d(engine: Engine, conv: Conv, x: &[f32], weight: &[f32], y: &mut [f32]) {
+pub fn conv2d<T: Element>(engine: Engine, conv: Conv, x: &[T], weight: &[f32], y: &mut [T]) {
     conv.check(x.len(), weight.len(), y.len());
-    match conv.way(engine) {
-        Way::Winograd => winograd::forward(engine.isa, conv, x, weight, y),
-        Way::Pointwise => pointwise::forward(engine.isa, conv, x, weight, y),
-        Way::Direct => direct::forward(engine.isa, conv, x, weight, y),
-    }
+    let way = if conv.is_winograd(engine) { winograd::forward } else { T::forward };
+    way(engine.isa, conv, x, weight, y);
 }
 
 /// dx = the gradient of the input. `dx` is overwritten.
-pub fn conv2d_input_grad(engine: Engine, conv: Conv, dy: &[f32], weight: &[f32], dx: &mut [f32]) {
+pub fn conv2d_input_grad<T: Element>(engine: Engine, conv: Conv, dy: &[T], weight: &[f32], dx: &mut [T]) {
     conv.check(dx.len(), weight.len(), dy.len());
-    match conv.way(engine) {
-        Way::Winograd => winograd::input_grad(engine.isa, conv, dy, weight, dx),
-        Way::Pointwise => pointwise::input_grad(engine.isa, conv, dy, weight, dx),
-        Way::Direct => direct::input_grad(engine.isa, conv, dy, weight, dx),
-    }
+    let way = if conv.is_winograd(engine) { winograd::input_grad } else { T::input_grad };
+    way(engine.isa, conv, dy, weight, dx);
 }
 
 /// dw = the gradient of the weights, `[co, ci, k, k]`. `dw` is overwritten.
-pub fn conv2d_weight_grad(engine: Engine, conv: Conv, x: &[f32], dy: &[f32], dw: &mut [f32]) {
+pub fn conv2d_weight_grad<T: Element>(engine: Engine, conv: Conv, x: &[T], dy: &[T], dw: &mut [f32]) {
     conv.check(x.len(), dw.len(), dy.len());
-    match conv.way(engine) {
-        Way::Winograd => winograd::weight_grad(engine.isa, conv, x, dy, dw),
-        Way::Pointwise => pointwise::weight_grad(engine.isa, conv, x, dy, dw),
-        Way::Direct => direct::weight_grad(engine.isa, conv, x, dy, dw),
-    }
+    let way = if conv.is_winograd(engine) { winograd::weight_grad } else { T::weight_grad };
+    way(engine.isa, conv, x, dy, dw);
 }

@@ -120,8 +120,20 @@ pub(crate) fn weight_grad(isa: Isa, conv: Conv, x: &[f32], dy: &[f32], dw: &mut 
             acc
         })
         .collect();
-    // dw[o][i][kh][kw] = Σ over shards, in order
-    let taps = conv.k * conv.k;
+    add_shards(&conv, &partial, shards, per_column, rows, dw);
+}
+
+/// dw[o][i][kh][kw] = Σ over shards, in order; they lie as `[shard][column]`, each `[co/16][row][16]` with `rows` rows, of
+/// which k²·ci count.
+pub(crate) fn add_shards(
+    conv: &Conv,
+    partial: &[Buffer],
+    shards: usize,
+    per_column: usize,
+    rows: usize,
+    dw: &mut [f32],
+) {
+    let (taps, columns) = (conv.k * conv.k, partial.len() / shards);
     dw.par_chunks_mut(LANES * conv.ci * taps).enumerate().for_each(|(block, out)| {
         let (column, within) = (block / per_column, block % per_column);
         let mut sums = [[0.0_f32; LANES]; LANES];

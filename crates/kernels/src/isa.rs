@@ -14,6 +14,9 @@ pub(crate) enum Kind {
     Avx2,
     #[cfg(target_arch = "x86_64")]
     Avx512,
+    /// As [`Kind::Avx512`], with products of bf16.
+    #[cfg(target_arch = "x86_64")]
+    Avx512Bf16,
 }
 
 impl Kind {
@@ -24,6 +27,8 @@ impl Kind {
         Self::Avx2,
         #[cfg(target_arch = "x86_64")]
         Self::Avx512,
+        #[cfg(target_arch = "x86_64")]
+        Self::Avx512Bf16,
     ];
 
     fn is_on_this_cpu(self) -> bool {
@@ -33,6 +38,8 @@ impl Kind {
             Self::Avx2 => is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma"),
             #[cfg(target_arch = "x86_64")]
             Self::Avx512 => is_x86_feature_detected!("avx512f"),
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512Bf16 => is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bf16"),
         }
     }
 }
@@ -51,7 +58,7 @@ impl Isa {
         Self::all().collect()
     }
 
-    /// `portable`, `avx2` or `avx512`.
+    /// `portable`, `avx2`, `avx512` or `avx512bf16`.
     pub fn name(self) -> &'static str {
         match self.0 {
             Kind::Portable => "portable",
@@ -59,6 +66,17 @@ impl Isa {
             Kind::Avx2 => "avx2",
             #[cfg(target_arch = "x86_64")]
             Kind::Avx512 => "avx512",
+            #[cfg(target_arch = "x86_64")]
+            Kind::Avx512Bf16 => "avx512bf16",
+        }
+    }
+
+    /// What of it counts where activations are f32: no products of bf16.
+    pub fn for_f32(self) -> Self {
+        match self.0 {
+            #[cfg(target_arch = "x86_64")]
+            Kind::Avx512Bf16 => Self(Kind::Avx512),
+            _ => self,
         }
     }
 
@@ -79,28 +97,32 @@ impl fmt::Display for Isa {
     }
 }
 
-/// Defines `$name`, which runs the generic `$kernel::<V>` with the lanes of an instruction set, its first argument.
+/// Defines `$name`, which runs the generic `$kernel::<V>`, or `$kernel::<V, T>` for any element T, with the lanes of an
+/// instruction set, its first argument.
 macro_rules! dispatch {
-    ($(#[$meta:meta])* unsafe fn $name:ident = $kernel:ident($($arg:ident: $type:ty),* $(,)?) $(-> $out:ty)?) => {
+    (
+        $(#[$meta:meta])*
+        $vis:vis unsafe fn $name:ident $(<$t:ident>)? = $kernel:ident($($arg:ident: $type:ty),* $(,)?) $(-> $out:ty)?
+    ) => {
         $(#[$meta])*
         #[allow(clippy::too_many_arguments)] // as many as the kernel has, and the set
         #[inline]
-        unsafe fn $name(isa: crate::isa::Isa, $($arg: $type),*) $(-> $out)? {
+        $vis unsafe fn $name $(<$t: crate::Element>)? (isa: crate::isa::Isa, $($arg: $type),*) $(-> $out)? {
             #[cfg(target_arch = "x86_64")]
             {
                 #[allow(clippy::too_many_arguments)] // as many as the kernel has
                 #[target_feature(enable = "avx512f")]
-                unsafe fn avx512($($arg: $type),*) $(-> $out)? {
-                    unsafe { $kernel::<crate::lanes::Avx512>($($arg),*) }
+                unsafe fn avx512 $(<$t: crate::Element>)? ($($arg: $type),*) $(-> $out)? {
+                    unsafe { $kernel::<crate::lanes::Avx512 $(, $t)?>($($arg),*) }
                 }
                 #[allow(clippy::too_many_arguments)] // as above
                 #[target_feature(enable = "avx2,fma")]
-                unsafe fn avx2($($arg: $type),*) $(-> $out)? {
-                    unsafe { $kernel::<crate::lanes::Avx2>($($arg),*) }
+                unsafe fn avx2 $(<$t: crate::Element>)? ($($arg: $type),*) $(-> $out)? {
+                    unsafe { $kernel::<crate::lanes::Avx2 $(, $t)?>($($arg),*) }
                 }
                 // SAFETY: there is an `Isa` only of sets that this CPU has; the rest is the caller's contract.
                 match isa.kind() {
-                    crate::isa::Kind::Avx512 => return unsafe { avx512($($arg),*) },
+                    crate::isa::Kind::Avx512 | crate::isa::Kind::Avx512Bf16 => return unsafe { avx512($($arg),*) },
                     crate::isa::Kind::Avx2 => return unsafe { avx2($($arg),*) },
                     crate::isa::Kind::Portable => {}
                 }
@@ -109,7 +131,7 @@ macro_rules! dispatch {
             #[cfg(not(target_arch = "x86_64"))]
             let crate::isa::Kind::Portable = isa.kind();
             // SAFETY: the caller's contract.
-            unsafe { $kernel::<crate::lanes::Portable>($($arg),*) }
+            unsafe { $kernel::<crate::lanes::Portable $(, $t)?>($($arg),*) }
         }
     };
 }
@@ -124,7 +146,7 @@ mod tests {
         let all = Isa::available();
         assert_eq!((all[0], all[all.len() - 1]), (Isa::PORTABLE, Isa::best()));
         assert!(all.is_sorted_by(|a, b| a < b), "{all:?}");
-        let known = ["portable", "avx2", "avx512"];
+        let known = ["portable", "avx2", "avx512", "avx512bf16"];
         assert!(all.iter().zip(known).all(|(isa, name)| isa.name() == name && isa.to_string() == name), "{all:?}");
     }
 }

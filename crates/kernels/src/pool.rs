@@ -1,5 +1,6 @@
 //! Pooling on channel-last activations `[n, h, w, c]`, one task for each image.
 
+use crate::element::Element;
 use rayon::prelude::*;
 
 /// A 3×3 maximum with stride 2 and a border of one, as in the stem of a ResNet.
@@ -46,62 +47,78 @@ impl MaxPool {
 }
 
 /// y = the largest value under each window. `y` is overwritten.
-pub fn max_pool(pool: MaxPool, x: &[f32], y: &mut [f32]) {
+pub fn max_pool<T: Element>(pool: MaxPool, x: &[T], y: &mut [T]) {
     pool.check(x.len(), y.len());
     let (_, wo) = pool.out();
     let images = x.par_chunks(pool.x_len() / pool.n).zip(y.par_chunks_mut(pool.y_len() / pool.n));
     images.for_each(|(x, y)| {
         for (index, y) in y.chunks_exact_mut(pool.c).enumerate() {
-            y.fill(f32::NEG_INFINITY);
+            y.fill(T::from_f32(f32::NEG_INFINITY));
             for at in pool.window(index / wo, index % wo) {
-                y.iter_mut().zip(&x[at..]).for_each(|(y, &x)| *y = if x > *y || x.is_nan() { x } else { *y });
-            }
-        }
-    });
-}
-
-/// dx = dy at the first place of each window that holds its maximum `y`. `dx` is overwritten.
-pub fn max_pool_grad(pool: MaxPool, x: &[f32], y: &[f32], dy: &[f32], dx: &mut [f32]) {
-    pool.check(x.len(), y.len());
-    pool.check(dx.len(), dy.len());
-    let (_, wo) = pool.out();
-    let (x_image, y_image) = (pool.x_len() / pool.n, pool.y_len() / pool.n);
-    let outputs = y.par_chunks(y_image).zip(dy.par_chunks(y_image));
-    x.par_chunks(x_image).zip(dx.par_chunks_mut(x_image)).zip(outputs).for_each(|((x, dx), (y, dy))| {
-        dx.fill(0.0);
-        let mut left = vec![0.0; pool.c];
-        for (index, (y, dy)) in y.chunks_exact(pool.c).zip(dy.chunks_exact(pool.c)).enumerate() {
-            left.copy_from_slice(dy);
-            for at in pool.window(index / wo, index % wo) {
-                let pixel = dx[at..].iter_mut().zip(&x[at..]);
-                for ((left, y), (dx, x)) in left.iter_mut().zip(y).zip(pixel) {
-                    let grad = if x == y { *left } else { 0.0 };
-                    *dx += grad;
-                    *left = if x == y { 0.0 } else { *left };
+                for (y, &value) in y.iter_mut().zip(&x[at..]) {
+                    let x = value.to_f32();
+                    *y = if x > y.to_f32() || x.is_nan() { value } else { *y };
                 }
             }
         }
     });
 }
 
+/// dx = dy at the first place of each window that holds its maximum `y`. `dx` is overwritten.
+pub fn max_pool_grad<T: Element>(pool: MaxPool, x: &[T], y: &[T], dy: &[T], dx: &mut [T]) {
+    pool.check(x.len(), y.len());
+    pool.check(dx.len(), dy.len());
+    let (ho, wo) = pool.out();
+    let (x_image, y_image) = (pool.x_len() / pool.n, pool.y_len() / pool.n);
+    let outputs = y.par_chunks(y_image).zip(dy.par_chunks(y_image));
+    x.par_chunks(x_image).zip(dx.par_chunks_mut(x_image)).zip(outputs).for_each(|((x, dx), (y, dy))| {
+        let row = pool.w * pool.c;
+        // Sums in f32 of the rows 2r−1, 2r and 2r+1 that the windows of output row r cover; the last is the next one's first.
+        let mut sums = vec![0.0_f32; 3 * row];
+        let mut left = vec![0.0_f32; pool.c];
+        for r in 0..ho {
+            for q in 0..wo {
+                let output = (r * wo + q) * pool.c;
+                let (y, dy) = (&y[output..][..pool.c], &dy[output..][..pool.c]);
+                left.iter_mut().zip(dy).for_each(|(left, dy)| *left = dy.to_f32());
+                for at in pool.window(r, q) {
+                    let pixel = sums[at + row - 2 * r * row..].iter_mut().zip(&x[at..]);
+                    for ((left, y), (dx, x)) in left.iter_mut().zip(y).zip(pixel) {
+                        let is_first = x.to_f32() == y.to_f32();
+                        let grad = if is_first { *left } else { 0.0 };
+                        *dx += grad;
+                        *left = if is_first { 0.0 } else { *left };
+                    }
+                }
+            }
+            let done = (2 * r).saturating_sub(1)..if r + 1 == ho { pool.h } else { 2 * r + 1 };
+            let from = done.start * row + row - 2 * r * row;
+            let (dx, sums_done) = (&mut dx[done.start * row..done.end * row], &sums[from..]);
+            dx.iter_mut().zip(sums_done).for_each(|(dx, sum)| *dx = T::from_f32(*sum));
+            sums.copy_within(2 * row.., 0);
+            sums[row..].fill(0.0);
+        }
+    });
+}
+
 /// y `[n, c]` = the mean over the pixels of x `[n, pixels, c]`. `y` is overwritten.
-pub fn mean_pool(channels: usize, x: &[f32], y: &mut [f32]) {
+pub fn mean_pool<T: Element>(channels: usize, x: &[T], y: &mut [f32]) {
     let pixels = pixels(channels, x.len(), y.len());
     x.par_chunks(pixels * channels).zip(y.par_chunks_mut(channels)).for_each(|(x, y)| {
         y.fill(0.0);
         for pixel in x.chunks_exact(channels) {
-            y.iter_mut().zip(pixel).for_each(|(y, x)| *y += x);
+            y.iter_mut().zip(pixel).for_each(|(y, x)| *y += x.to_f32());
         }
         y.iter_mut().for_each(|y| *y /= pixels as f32);
     });
 }
 
 /// dx `[n, pixels, c]` = dy `[n, c]` / pixels. `dx` is overwritten.
-pub fn mean_pool_grad(channels: usize, dy: &[f32], dx: &mut [f32]) {
+pub fn mean_pool_grad<T: Element>(channels: usize, dy: &[f32], dx: &mut [T]) {
     let pixels = pixels(channels, dx.len(), dy.len());
     dx.par_chunks_mut(pixels * channels).zip(dy.par_chunks(channels)).for_each(|(dx, dy)| {
         for pixel in dx.chunks_exact_mut(channels) {
-            pixel.iter_mut().zip(dy).for_each(|(dx, dy)| *dx = dy / pixels as f32);
+            pixel.iter_mut().zip(dy).for_each(|(dx, dy)| *dx = T::from_f32(dy / pixels as f32));
         }
     });
 }

@@ -5,12 +5,13 @@
 //! gradient is Gᵀ[Σ (Bᵀ x B) ⊗ (A dy Aᵀ)]G.
 //!
 //! Transformed data lies as `[ξ][channel/16][tile][16]` for each of the 36 points ξ, so that the products over channels
-//! are those of `tile`.
+//! are those of `tile`. Of bf16 activations only reading and writing is different: transforms and products are in f32.
 
 // Long: one algorithm: its transforms, products and three gradients share their tables and layouts.
 
 use crate::buffer::Buffer;
 use crate::conv::{Conv, LANES};
+use crate::element::Element;
 use crate::isa::{Isa, dispatch};
 use crate::lanes::{Lanes, load, store};
 use crate::shared::Shared;
@@ -48,12 +49,12 @@ pub(crate) fn suits(conv: &Conv) -> bool {
 }
 
 /// y = x ∗ w
-pub(crate) fn forward(isa: Isa, conv: Conv, x: &[f32], weight: &[f32], y: &mut [f32]) {
+pub(crate) fn forward<T: Element>(isa: Isa, conv: Conv, x: &[T], weight: &[f32], y: &mut [T]) {
     convolve(isa, Grid::new(&conv), x, Weights { values: weight, ci: conv.ci, co: conv.co, is_flipped: false }, y);
 }
 
 /// dx = dy ∗ w, flipped and with inputs and outputs exchanged
-pub(crate) fn input_grad(isa: Isa, conv: Conv, dy: &[f32], weight: &[f32], dx: &mut [f32]) {
+pub(crate) fn input_grad<T: Element>(isa: Isa, conv: Conv, dy: &[T], weight: &[f32], dx: &mut [T]) {
     convolve(isa, Grid::new(&conv), dy, Weights { values: weight, ci: conv.co, co: conv.ci, is_flipped: true }, dx);
 }
 
@@ -90,7 +91,7 @@ struct Weights<'a> {
     is_flipped: bool,
 }
 
-fn convolve(isa: Isa, grid: Grid, x: &[f32], weights: Weights, y: &mut [f32]) {
+fn convolve<T: Element>(isa: Isa, grid: Grid, x: &[T], weights: Weights, y: &mut [T]) {
     let Weights { ci, co, .. } = weights;
     let y = Shared::new(y);
     if ci * co <= LARGE_WEIGHTS {
@@ -155,7 +156,7 @@ fn convolve(isa: Isa, grid: Grid, x: &[f32], weights: Weights, y: &mut [f32]) {
 }
 
 /// dw `[co, ci, 3, 3]`
-pub(crate) fn weight_grad(isa: Isa, conv: Conv, x: &[f32], dy: &[f32], dw: &mut [f32]) {
+pub(crate) fn weight_grad<T: Element>(isa: Isa, conv: Conv, x: &[T], dy: &[T], dw: &mut [f32]) {
     let grid = Grid::new(&conv);
     let (ci, co) = (conv.ci, conv.co);
     if ci * co > LARGE_WEIGHTS {
@@ -192,7 +193,7 @@ pub(crate) fn weight_grad(isa: Isa, conv: Conv, x: &[f32], dy: &[f32], dw: &mut 
 
 /// Gradients too large for copies: the transformed data of a chunk of tiles is kept, and each block of input channels
 /// sums over all of it.
-fn large_weight_grad(isa: Isa, grid: &Grid, ci: usize, co: usize, x: &[f32], dy: &[f32], dw: &mut [f32]) {
+fn large_weight_grad<T: Element>(isa: Isa, grid: &Grid, ci: usize, co: usize, x: &[T], dy: &[T], dw: &mut [f32]) {
     let dw = Shared::new(dw);
     for tiles in ranges(0..grid.tiles, LARGE_TILES) {
         let stride = tiles.len().next_multiple_of(ROW_STEP);
@@ -397,15 +398,15 @@ unsafe fn transform_weights_with<V: Lanes>(
 
 dispatch! {
     /// Bᵀ x B of `tiles`, as rows from `first` of `v[ξ][channel/16][row][16]`.
-    unsafe fn transform_input = transform_input_with(
-        grid: &Grid, x: &[f32], channels: usize, tiles: Range<usize>, first: usize, v: &Shared, stride: usize,
+    unsafe fn transform_input<T> = transform_input_with(
+        grid: &Grid, x: &[T], channels: usize, tiles: Range<usize>, first: usize, v: &Shared, stride: usize,
     )
 }
 
 #[inline(always)]
-unsafe fn transform_input_with<V: Lanes>(
+unsafe fn transform_input_with<V: Lanes, T: Element>(
     grid: &Grid,
-    x: &[f32],
+    x: &[T],
     channels: usize,
     tiles: Range<usize>,
     first: usize,
@@ -441,15 +442,15 @@ unsafe fn transform_input_with<V: Lanes>(
 
 dispatch! {
     /// A dy Aᵀ of `tiles`, as rows from `first` of `z[ξ][channel/16][row][16]`.
-    unsafe fn transform_output_grad = transform_output_grad_with(
-        grid: &Grid, dy: &[f32], channels: usize, tiles: Range<usize>, first: usize, z: &Shared, stride: usize,
+    unsafe fn transform_output_grad<T> = transform_output_grad_with(
+        grid: &Grid, dy: &[T], channels: usize, tiles: Range<usize>, first: usize, z: &Shared, stride: usize,
     )
 }
 
 #[inline(always)]
-unsafe fn transform_output_grad_with<V: Lanes>(
+unsafe fn transform_output_grad_with<V: Lanes, T: Element>(
     grid: &Grid,
-    dy: &[f32],
+    dy: &[T],
     channels: usize,
     tiles: Range<usize>,
     first: usize,
@@ -476,19 +477,20 @@ unsafe fn transform_output_grad_with<V: Lanes>(
 
 dispatch! {
     /// y = Aᵀ m A of `tiles`, the channels `outputs` of `y`'s `channels`.
-    unsafe fn transform_output = transform_output_with(
-        grid: &Grid, m: &[f32], channels: usize, outputs: Range<usize>, tiles: Range<usize>, y: &Shared, stride: usize,
+    unsafe fn transform_output<T> = transform_output_with(
+        grid: &Grid, m: &[f32], channels: usize, outputs: Range<usize>, tiles: Range<usize>, y: &Shared<T>,
+        stride: usize,
     )
 }
 
 #[inline(always)]
-unsafe fn transform_output_with<V: Lanes>(
+unsafe fn transform_output_with<V: Lanes, T: Element>(
     grid: &Grid,
     m: &[f32],
     channels: usize,
     outputs: Range<usize>,
     tiles: Range<usize>,
-    y: &Shared,
+    y: &Shared<T>,
     stride: usize,
 ) {
     let plane = plane(outputs.len(), stride);
