@@ -33,8 +33,9 @@ MODES = ["sogclr", "eager", "channels_last"]
 FIGURES = ["views_per_s", "step_ms_median", "cpu_s_per_step", "peak_rss_mb"]
 
 
-def command(script, mode, encoder, batch, size, steps, threads):
-    work = ["--encoder", encoder, "--batch", batch, "--image-size", size, "--steps", steps, "--threads", threads]
+def command(script, mode, encoder, batch, size, steps, threads, precision="f32"):
+    work = ["--encoder", encoder, "--batch", batch, "--image-size", size, "--steps", steps]
+    work += ["--threads", threads, "--precision", precision]
     if mode == "sogclr":
         program = [ROOT / "target/release/sogclr", "bench", "step", "--json"]
     else:
@@ -49,16 +50,16 @@ def run(words):
     return json.loads(out.stdout)
 
 
-def alternate(work, script, unit, label, rounds, threads):
-    """Each step in every mode in turn, `rounds` times, against `script`; the faster layout of PyTorch is the peer."""
+def alternate(work, script, unit, label, args):
+    """Each step in every mode in turn, `--rounds` times, against `script`; the faster layout of PyTorch is the peer."""
     print(f"| step | mode | {unit}/s | ms | CPU s | peak MB | ratio of {unit}/s, lowest to highest round | memory |")
     print("|---|---|---|---|---|---|---|---|")
     results = {}
     for encoder, batch, size, steps in work:
         runs = {mode: [] for mode in MODES}
-        for _ in range(rounds):
+        for _ in range(args.rounds):
             for mode in MODES:
-                runs[mode].append(run(command(script, mode, encoder, batch, size, steps, threads)))
+                runs[mode].append(run(command(script, mode, encoder, batch, size, steps, args.threads, args.precision)))
         median = {mode: {f: statistics.median(run[f] for run in runs[mode]) for f in FIGURES} for mode in MODES}
         peer = max(MODES[1:], key=lambda mode: median[mode]["views_per_s"])
         speeds = sorted(a["views_per_s"] / b["views_per_s"] for a, b in zip(runs["sogclr"], runs[peer]))
@@ -147,22 +148,26 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--precision", choices=["f32", "bf16"], default="f32", help="bf16: PyTorch by autocast")
     parser.add_argument("--only", choices=[step[0] for step in STEPS] + ["pairs", "losses", "ranks", "data"])
     parser.add_argument("--photos", help="folder or .zip of photographs for --only data")
     args = parser.parse_args()
 
     results = {"date": date.today().isoformat(), "cpu": cpu_name(), "threads": args.threads, "rounds": args.rounds}
+    results["precision"] = args.precision
     threads = "one thread a rank" if args.only == "ranks" else f"{args.threads} threads"
-    print(f"{results['date']}, {results['cpu']}, {threads}, medians of {args.rounds} alternate runs\n")
+    print(f"{results['date']}, {results['cpu']}, {threads}, {args.precision}, medians of {args.rounds} alternate runs\n")
     steps = [step for step in STEPS if args.only in (None, step[0])]
+    if args.precision == "bf16":
+        steps = [step for step in steps if not step[0].startswith("vit")]  # f32 alone
     if steps:
-        results |= alternate(steps, "torch_step.py", "views", "2x{} views", args.rounds, args.threads)
+        results |= alternate(steps, "torch_step.py", "views", "2x{} views", args)
     if args.only in (None, "pairs"):
         print("\nImage–text pairs; PyTorch computes all 77 tokens of a text, sogclr up to the longest of the batch:\n")
-        results |= alternate(PAIRS, "torch_clip_step.py", "pairs", "{} pairs", args.rounds, args.threads)
+        results |= alternate(PAIRS, "torch_clip_step.py", "pairs", "{} pairs", args)
     if args.only == "data":
         results["data"] = data.compare(run, args.photos, args.rounds, args.threads)
-    if args.only in (None, "losses"):
+    if args.only == "losses" or (args.only is None and args.precision == "f32"):
         results["losses"] = losses(args.rounds, args.threads)
     if args.only == "ranks":
         results["ranks"] = ranks(args.rounds)

@@ -55,8 +55,9 @@ def main():
 
     def step():
         optimizer.zero_grad(set_to_none=True)
-        embedded = model.encode_image(images, normalize=True), model.encode_text(tokens, normalize=True)
-        sogclr_loss(*embedded, ids, state).backward()
+        with args.autocast():
+            embedded = model.encode_image(images, normalize=True), model.encode_text(tokens, normalize=True)
+        sogclr_loss(*[h.float() for h in embedded], ids, state).backward()
         optimizer.step()
 
     report(step, args.steps, args.batch)

@@ -61,7 +61,9 @@ def arguments(encoders):
     parser.add_argument("--steps", type=int, required=True)
     parser.add_argument("--threads", type=int, required=True)
     parser.add_argument("--channels-last", action="store_true")
+    parser.add_argument("--precision", choices=["f32", "bf16"], default="f32")
     args = parser.parse_args()
+    args.autocast = lambda: torch.autocast("cpu", torch.bfloat16, enabled=args.precision == "bf16")
     args.layout = torch.channels_last if args.channels_last else torch.contiguous_format
     torch.set_num_threads(args.threads)
     torch.manual_seed(0)
@@ -98,7 +100,9 @@ def main():
 
     def step():
         optimizer.zero_grad(set_to_none=True)
-        sogclr_loss(model(x), ids, u).backward()
+        with args.autocast():
+            h = model(x)
+        sogclr_loss(h.float(), ids, u).backward()
         optimizer.step()
 
     report(step, args.steps, 2 * args.batch)

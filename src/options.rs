@@ -76,6 +76,9 @@ pub struct RunOptions {
     /// cpu, cpu-exact (no Winograd: rounds less, slower), wgpu or cuda
     #[arg(long, value_name = "NAME")]
     pub device: Option<String>,
+    /// What activations of ResNets are stored as on the CPU: f32, or bf16 for half the memory, and faster
+    #[arg(long, value_name = "NAME")]
+    pub precision: Option<String>,
     /// Safetensors file with weights to start from: torchvision's names, or open_clip's for image–text pairs
     #[arg(long, value_name = "FILE")]
     pub init: Option<PathBuf>,
@@ -111,6 +114,7 @@ pub const FLAGS: &[(&str, &str)] = &[
     ("train.micro_batch", "--micro-batch"),
     ("train.epochs", "--epochs"),
     ("train.device", "--device"),
+    ("train.precision", "--precision"),
     ("train.init", "--init"),
     ("train.keep_every", "--keep-every"),
 ];
@@ -149,6 +153,7 @@ impl RunOptions {
             ("train.micro_batch", number(self.micro_batch)),
             ("train.epochs", number(self.epochs)),
             ("train.device", word(&self.device)),
+            ("train.precision", word(&self.precision)),
             ("train.init", path(&self.init)),
             ("train.keep_every", number(self.keep_every)),
             ("seed", self.seed.map(|seed| toml::Value::Integer(seed as i64))),

@@ -10,9 +10,9 @@ use sogclr::batch::Share;
 use sogclr::bench::{self, StepBench, WARM_UP, measure_kernels, measure_loss};
 use sogclr::check::Problem;
 use sogclr::comm::Group;
-use sogclr::config::{DeviceName, RunConfig};
+use sogclr::config::{DeviceName, RunConfig, check_precision};
 use sogclr::data::Modality;
-use sogclr::encoder::{EncoderConfig, HeadConfig, ModelConfig};
+use sogclr::encoder::{Compute, EncoderConfig, HeadConfig, ModelConfig, Precision};
 use sogclr::math::Layout;
 use sogclr::method::{MethodConfig, Setting};
 use sogclr::report::table;
@@ -40,6 +40,9 @@ struct Work {
     /// cpu, cpu-exact (no Winograd), wgpu or cuda
     #[arg(long, value_name = "NAME", default_value = "cpu")]
     device: DeviceName,
+    /// What activations are stored as: f32 or bf16
+    #[arg(long, value_name = "NAME", default_value = "f32")]
+    precision: Precision,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -56,7 +59,13 @@ impl Work {
         let wrong = |problem: Problem| CliError::Input(format!("--encoder {}", problem.text));
         let encoder = EncoderConfig::named(&self.encoder, self.image_size).map_err(wrong)?;
         encoder.spec().check(self.image_size).map_err(wrong)?;
+        let refused = |problem: Problem| CliError::Input(format!("--precision {}", problem.text));
+        check_precision(self.precision, self.device, encoder.spec()).map_err(refused)?;
         Ok(encoder)
+    }
+
+    fn compute(&self) -> Result<Compute, CliError> {
+        Ok(open_device(self.device)?.with_precision(self.precision))
     }
 }
 
@@ -211,7 +220,7 @@ impl Step {
             channels: 3,
             encoder,
         };
-        let compute = open_device(self.work.device)?;
+        let compute = self.work.compute()?;
         let (batch, image_size) = (self.work.batch, self.work.image_size);
         let bar = Counter::new("steps", self.steps + WARM_UP);
         let share = Share::of(group, batch, 1, None).map_err(|problem| CliError::Input(problem.to_string()))?;
@@ -222,6 +231,7 @@ impl Step {
             let mut line = json!({
                 "encoder": self.work.encoder, "batch": batch, "image_size": image_size, "steps": self.steps,
                 "threads": rayon::current_num_threads(), "ranks": group.size(), "device": self.work.device,
+                "precision": self.work.precision,
             });
             let report = serde_json::to_value(&report).expect("a report is plain data");
             if let (Some(line), serde_json::Value::Object(report)) = (line.as_object_mut(), report) {
@@ -245,8 +255,8 @@ impl Kernels {
     fn run(self) -> Result<(), CliError> {
         let encoder = self.work.check()?;
         let no_kernels = "only the CPU has kernels to measure: use --device cpu or cpu-exact";
-        let compute = if self.work.device.is_cpu() { Some(open_device(self.work.device)?) } else { None };
-        let Some(engine) = compute.and_then(|compute| compute.engine()) else {
+        let compute = if self.work.device.is_cpu() { Some(self.work.compute()?) } else { None };
+        let Some(compute) = compute else {
             return Err(CliError::Input(no_kernels.into()));
         };
         let shapes = encoder.spec().convolutions(self.work.image_size, 3).len();
@@ -254,7 +264,7 @@ impl Kernels {
             return Err(CliError::Input("kernels are measured for ResNets: use --encoder resnet50".into()));
         }
         let bar = Counter::new("layers", shapes);
-        let report = measure_kernels(&encoder, engine, 2 * self.work.batch, self.work.image_size, |_| bar.inc(1));
+        let report = measure_kernels(&encoder, &compute, 2 * self.work.batch, self.work.image_size, |_| bar.inc(1));
         drop(bar);
         if self.work.json {
             say!("{}", serde_json::to_string(&report).expect("a report is plain data"));

@@ -57,6 +57,8 @@ const CASES: &[(&[&str], &str)] = &[
     (&["--set", "augment.rand_augment={count=2, magnitude=11}"], "rand_augment.magnitude"),
     (&["--encoder", "vgg"], "vgg"),
     (&["--device", "tpu"], "tpu"),
+    (&["--precision", "f16"], "f16"),
+    (&["--precision", "bf16", "--device", "wgpu"], "--precision"),
     (&["--limit", "99999"], "10000 training images"),
     (&["--threads", "0"], "--threads"),
     (&["--classes", "no-such-file"], "no-such-file"),

@@ -29,8 +29,14 @@ fn memory_does_not_grow_with_the_number_of_steps() {
 
 #[test]
 fn kernels_lists_every_shape_and_the_peak() {
+    for precision in ["f32", "bf16"] {
+        lists_every_shape_and_the_peak(precision);
+    }
+}
+
+fn lists_every_shape_and_the_peak(precision: &str) {
     let tiny = ["bench", "kernels", "--encoder", "resnet8", "--batch", "2", "--image-size", "8", "--json"];
-    let output = sogclr().args(tiny).output().unwrap();
+    let output = sogclr().args(tiny).args(["--precision", precision]).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert!(report["peak"].as_f64().unwrap() > 0.0);
@@ -59,6 +65,8 @@ fn bad_sizes_are_refused() {
         (&["step", "--steps", "0"], "at least 1 step"),
         (&["step", "--image-size", "4"], "at least 8 pixels"),
         (&["kernels", "--device", "wgpu"], "only the CPU"),
+        (&["step", "--precision", "bf16", "--encoder", "vit-tiny"], "vit-tiny does not have"),
+        (&["step", "--precision", "bf16", "--device", "wgpu"], "set train.device to cpu"),
     ] {
         let (code, message) = failure(sogclr().arg("bench").args(flags));
         assert_eq!(code, 2, "{flags:?}");

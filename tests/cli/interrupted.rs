@@ -67,6 +67,42 @@ fn a_run_killed_at_several_moments_ends_with_the_same_bytes() {
     assert_eq!(steps(&whole), steps(&broken), "metrics have no gap, no repeat and the same losses");
 }
 
+/// The checkpoint says bf16; its config.toml may say another precision from there on, and the user is told what that costs.
+#[test]
+fn a_run_with_bf16_activations_is_resumed_exactly_or_with_a_sentence() {
+    let bf16 = [EVERY_STEP, &["--precision", "bf16"]].concat();
+    let root = tempfile::tempdir().unwrap();
+    let [whole, broken, f32] = ["whole", "broken", "f32"].map(|name| root.path().join(name));
+    train(&whole, &bf16);
+    train(&f32, EVERY_STEP);
+    let cut = |run: &Path| {
+        train(run, &bf16);
+        let mut steps: Vec<_> =
+            run.join("checkpoints").read_dir().unwrap().map(|entry| entry.unwrap().path()).collect();
+        steps.sort();
+        std::fs::remove_file(steps.pop().unwrap()).unwrap();
+    };
+    let resumed = |run: &Path| {
+        let output = sogclr().arg("resume").arg(run).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stderr).unwrap()
+    };
+    cut(&broken);
+    assert!(!resumed(&broken).contains("activations"));
+    let file = |run: &Path| std::fs::read(run.join("encoder.safetensors")).unwrap();
+    assert!(file(&whole) == file(&broken), "the resumed run differs");
+    assert!(file(&whole) != file(&f32), "the precision shows");
+
+    let changed = root.path().join("changed");
+    cut(&changed);
+    let config = std::fs::read_to_string(changed.join("config.toml")).unwrap();
+    assert!(config.contains("precision = \"bf16\""), "{config}");
+    std::fs::write(changed.join("config.toml"), config.replace("precision = \"bf16\"\n", "")).unwrap();
+    let said = resumed(&changed);
+    assert!(said.contains("stored as bf16 until now and are f32 from here"), "{said}");
+    assert!(file(&whole) != file(&changed), "it went on in f32");
+}
+
 /// Every image and text has a u and a temperature of its own by then.
 #[test]
 fn pairs_resumed_inside_an_epoch_end_with_the_same_bytes() {

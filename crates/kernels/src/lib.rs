@@ -10,9 +10,9 @@
 #![allow(clippy::needless_range_loop, clippy::int_plus_one)]
 
 mod activation;
+mod add;
 mod attention;
 mod attention_grad;
-mod average_pool;
 mod batch_norm;
 mod blur;
 mod buffer;
@@ -36,9 +36,9 @@ mod tile;
 mod winograd;
 
 pub use activation::Activation;
+pub use add::add_to;
 pub use attention::{Attention, attention};
 pub use attention_grad::attention_grad;
-pub use average_pool::{average_pool, average_pool_grad};
 pub use batch_norm::{NormGrad, NormInput, NormStats, Ranks, norm_apply, norm_backward, norm_stats};
 pub use blur::separable;
 pub use buffer::Buffer;
@@ -51,5 +51,5 @@ pub use layer_norm::{layer_norm, layer_norm_grad};
 pub use linear::{Linear, linear, linear_activate, linear_input_grad};
 pub use linear_grad::linear_weight_grad;
 pub use pixels::{normalised_pixels, planes_of};
-pub use pool::{MaxPool, max_pool, max_pool_grad, mean_pool, mean_pool_grad};
+pub use pool::{MaxPool, average_pool, average_pool_grad, max_pool, max_pool_grad, mean_pool, mean_pool_grad};
 pub use softmax::{SoftmaxSum, softmax_pair, softmax_sum};

@@ -101,6 +101,41 @@ pub fn max_pool_grad<T: Element>(pool: MaxPool, x: &[T], y: &[T], dy: &[T], dx: 
     });
 }
 
+/// y `[n, h/2, w/2, c]` = the mean over 2×2 pixels of x `[n, h, w, c]`; sides are even. `y` is overwritten.
+pub fn average_pool<T: Element>([h, w, c]: [usize; 3], x: &[T], y: &mut [T]) {
+    check_halves([h, w, c], x.len(), y.len());
+    y.par_chunks_mut(w / 2 * c).zip(x.par_chunks(2 * w * c)).for_each(|(y, rows)| {
+        let (above, below) = rows.split_at(w * c);
+        let pairs = above.chunks_exact(2 * c).zip(below.chunks_exact(2 * c));
+        for (y, (above, below)) in y.chunks_exact_mut(c).zip(pairs) {
+            for k in 0..c {
+                let column = |at: usize| above[at].to_f32() + below[at].to_f32();
+                y[k] = T::from_f32((column(k) + column(c + k)) * 0.25);
+            }
+        }
+    });
+}
+
+/// dx = dy/4 at each of the four pixels. `dx` is overwritten.
+pub fn average_pool_grad<T: Element>([h, w, c]: [usize; 3], dy: &[T], dx: &mut [T]) {
+    check_halves([h, w, c], dx.len(), dy.len());
+    dx.par_chunks_mut(2 * w * c).zip(dy.par_chunks(w / 2 * c)).for_each(|(rows, dy)| {
+        for row in rows.chunks_exact_mut(w * c) {
+            for (pixels, dy) in row.chunks_exact_mut(2 * c).zip(dy.chunks_exact(c)) {
+                for pixel in pixels.chunks_exact_mut(c) {
+                    // 0 + x is never −0.
+                    pixel.iter_mut().zip(dy).for_each(|(dx, dy)| *dx = T::from_f32(0.0 + dy.to_f32() * 0.25));
+                }
+            }
+        }
+    });
+}
+
+fn check_halves([h, w, c]: [usize; 3], x: usize, y: usize) {
+    assert!(h.is_multiple_of(2) && w.is_multiple_of(2) && h * w * c > 0, "{h}×{w} pixels have no halves");
+    assert!(x.is_multiple_of(h * w * c) && x == 4 * y, "{x} values of {h}×{w}×{c} give {} means, not {y}", x / 4);
+}
+
 /// y `[n, c]` = the mean over the pixels of x `[n, pixels, c]`. `y` is overwritten.
 pub fn mean_pool<T: Element>(channels: usize, x: &[T], y: &mut [f32]) {
     let pixels = pixels(channels, x.len(), y.len());

@@ -5,8 +5,9 @@ mod loops;
 
 use loops::{assert_close, engines, norm_reference, random, reference, rms, shapes};
 use sogclr_kernels::{
-    Conv, Engine, Isa, MaxPool, NormInput, Ranks, bf16, conv2d, conv2d_input_grad, conv2d_weight_grad, max_pool,
-    max_pool_grad, mean_pool, mean_pool_grad, norm_apply, norm_backward, norm_stats,
+    Conv, Engine, Isa, MaxPool, NormInput, Ranks, add_to, average_pool, average_pool_grad, bf16, conv2d,
+    conv2d_input_grad, conv2d_weight_grad, max_pool, max_pool_grad, mean_pool, mean_pool_grad, norm_apply,
+    norm_backward, norm_stats,
 };
 
 /// Half the distance between neighbours, relative: what rounding may take away.
@@ -150,7 +151,7 @@ fn batch_norm_and_its_gradients_equal_the_loop() {
 
 #[test]
 fn pooling_is_that_of_f32_rounded_once() {
-    for (n, h, w, c) in [(1, 1, 1, 1), (2, 5, 4, 3), (3, 8, 7, 17), (1, 9, 9, 16)] {
+    for (n, h, w, c) in [(1, 1, 1, 1), (2, 5, 4, 3), (3, 8, 7, 17), (1, 9, 9, 16), (2, 6, 4, 5)] {
         let pool = MaxPool { n, h, w, c };
         // Ties: the first maximum takes the gradient.
         let x: Vec<f32> = rounded(pool.x_len(), 1).iter().map(|v| (v * 8.0).round()).collect();
@@ -163,6 +164,26 @@ fn pooling_is_that_of_f32_rounded_once() {
         max_pool(pool, &x16, &mut y16);
         max_pool_grad(pool, &x16, &y16, &dy16, &mut dx16);
         assert_eq!((y16, dx16), (narrow(&y), narrow(&dx)), "{pool:?}");
+
+        if h % 2 + w % 2 == 0 {
+            let at = |n, r, q, k| ((n * h + r) * w + q) * c + k;
+            let square = |n, r, q, k| [at(n, r, q, k), at(n, r, q + 1, k), at(n, r + 1, q, k), at(n, r + 1, q + 1, k)];
+            let quarter = x.len() / 4;
+            let (mut means, mut means16) = (vec![f32::NAN; quarter], vec![bf16::NAN; quarter]);
+            average_pool([h, w, c], &x, &mut means);
+            average_pool([h, w, c], &x16, &mut means16);
+            let (mut spread, mut spread16) = (vec![f32::NAN; x.len()], vec![bf16::NAN; x.len()]);
+            average_pool_grad([h, w, c], &means, &mut spread);
+            average_pool_grad([h, w, c], &means16, &mut spread16);
+            for (index, &mean) in means.iter().enumerate() {
+                let (k, q, r, n) =
+                    (index % c, index / c % (w / 2), index / (c * w / 2) % (h / 2), index / (c * w * h / 4));
+                let pixels = square(n, 2 * r, 2 * q, k);
+                assert_eq!(mean, pixels.iter().map(|&at| x[at]).sum::<f32>() / 4.0, "sums of eighths are exact");
+                assert!(pixels.iter().all(|&at| spread[at] == mean / 4.0), "{pool:?}");
+            }
+            assert_eq!((means16, spread16), (narrow(&means), narrow(&spread)), "{pool:?}");
+        }
 
         let (mut mean, mut mean16) = (vec![f32::NAN; n * c], vec![f32::NAN; n * c]);
         mean_pool(c, &x, &mut mean);
@@ -206,5 +227,17 @@ fn unaligned_slices_give_the_same_values() {
         let moved = [&x, &dy].map(|values| values[1..].to_vec());
         let plain = bits(ours(Engine::default(), c, &moved[0], &w, &moved[1]));
         assert!(bits(ours(Engine::default(), c, &x[1..], &w, &dy[1..])) == plain, "{c:?}");
+    }
+}
+
+#[test]
+fn a_sum_in_place_is_rounded_once() {
+    for (isa, len) in Isa::available().into_iter().flat_map(|isa| [1, 16, 33, 70_001].map(|len| (isa, len))) {
+        let (a, b) = (rounded(len, 1), rounded(len, 2));
+        let want: Vec<f32> = a.iter().zip(&b).map(|(a, b)| a + b).collect();
+        let (mut wide, mut half) = (a.clone(), narrow(&a));
+        add_to(isa, &mut wide, &b);
+        add_to(isa, &mut half, &narrow(&b));
+        assert!(wide == want && half == narrow(&want), "{isa} {len}");
     }
 }

@@ -303,8 +303,8 @@ fn average_pools_and_their_gradients_equal_the_loop() {
             want_dx[at] = f64::from(dy[place(i, r, q, k)]) / 4.0;
         }
         let (mut y, mut dx) = (vec![9.0; dy.len()], vec![9.0; x.len()]);
-        average_pool(w, c, &x, &mut y);
-        average_pool_grad(w, c, &dy, &mut dx);
+        average_pool([h, w, c], &x, &mut y);
+        average_pool_grad([h, w, c], &dy, &mut dx);
         assert_close(&format!("{n}×{h}×{w}×{c}"), &y, &want, 1e-6);
         assert_close(&format!("{n}×{h}×{w}×{c} dx"), &dx, &want_dx, 1e-6);
     }

@@ -24,6 +24,8 @@ const ROW_STEP: usize = 12;
 const LINE_PIXELS: usize = 128;
 /// Values under a kernel above which half as many pixels stay in the cache.
 const LONG_ROW: usize = 1024;
+/// Values of a weight gradient above which it has few copies.
+const LARGE_GRADIENT: usize = 1 << 18;
 /// Fewest tasks that a batch is cut into.
 const TASKS: usize = 16;
 
@@ -55,7 +57,7 @@ fn multiply(isa: Isa, n: usize, x: &[bf16], classes: &[(Patches, Buffer<bf16>)],
         let (patches, _) = class;
         let all = n * patches.pixels();
         let rows = (ROWS_BYTES / (2 * patches.row().max(1))).clamp(4 * ROW_STEP, MOST_ROWS) / ROW_STEP * ROW_STEP;
-        let columns = (TASKS).div_ceil(all.div_ceil(rows).max(1));
+        let columns = TASKS.div_ceil(all.div_ceil(rows).max(1));
         let per_column = blocks.div_ceil(columns).next_multiple_of(4);
         let parts = move |first: usize| {
             let rows = first..(first + rows).min(all);
@@ -87,7 +89,7 @@ pub(crate) fn weight_grad(isa: Isa, conv: Conv, x: &[bf16], dy: &[bf16], dw: &mu
     let x_blocks = width.div_ceil(LANES);
     let line = if width > LONG_ROW { LINE_PIXELS / 2 } else { LINE_PIXELS };
     // Large gradients: fewer copies of them, more tasks by columns.
-    let is_large = width * conv.co > 1 << 18;
+    let is_large = width * conv.co > LARGE_GRADIENT;
     let per_shard = all.div_ceil(if is_large { 2 } else { TASKS }).next_multiple_of(line);
     let shards = all.div_ceil(per_shard);
     let wanted = if is_large { TASKS / 4 } else { 1 }.max(TASKS.div_ceil(shards) / 2);
@@ -108,12 +110,15 @@ pub(crate) fn weight_grad(isa: Isa, conv: Conv, x: &[bf16], dy: &[bf16], dw: &mu
                 let pixels_of_line = first..(first + line).min(pixels.end);
                 let count = pixels_of_line.len().div_ceil(2);
                 let dy = &dy[first * conv.co..pixels_of_line.end * conv.co];
-                unsafe { pair_pixels(isa, dy, conv.co, channels.clone(), &mut ds, stride) };
                 let rows = patches.rows(x, pixels_of_line, &mut copy);
-                unsafe { pair_pixels(isa, rows, patches.row(), 0..width, &mut xs, stride) };
-                let (xs, ds) =
-                    (PixelPairs { values: &xs, blocks: x_blocks, stride }, PixelPairs { values: &ds, blocks, stride });
-                // SAFETY: both hold `count` pairs of all their blocks, `acc` a square for two blocks.
+                // SAFETY: bounds are checked inside.
+                unsafe {
+                    pair_pixels(isa, dy, conv.co, channels.clone(), &mut ds, stride);
+                    pair_pixels(isa, rows, patches.row(), 0..width, &mut xs, stride);
+                }
+                let xs = PixelPairs { values: &xs, blocks: x_blocks, stride };
+                let ds = PixelPairs { values: &ds, blocks, stride };
+                // SAFETY: both hold `count` pairs of all their blocks, `acc` a square for any two blocks.
                 unsafe { product::outer(isa, &xs, &ds, count, &mut acc, first > pixels.start) };
             }
             acc

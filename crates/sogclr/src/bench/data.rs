@@ -164,7 +164,7 @@ mod tests {
         let sharp = bench(&augment);
         let DataShares { decode, resize, colour, blur, normalise } = sharp.shares;
         assert!(blur == 0.0 && [decode, resize, colour, normalise].iter().all(|&share| share > 0.0), "{sharp:?}");
-        assert!((0.3..=1.0).contains(&(decode + resize + colour + normalise)), "{sharp:?}");
+        assert!(decode + resize + colour + normalise <= 1.0, "{sharp:?}");
         assert!(sharp.views_per_s_core > 0.0 && sharp.views_per_s > 0.0);
         augment.blur.probability = 1.0;
         assert!(bench(&augment).shares.blur > 0.0);

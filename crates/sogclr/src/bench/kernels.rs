@@ -1,10 +1,10 @@
 //! The convolutions of a network, shape by shape, beside the fastest matrix product that the same threads reach.
 
 use super::median;
-use crate::encoder::EncoderConfig;
+use crate::encoder::{Compute, EncoderConfig, Precision};
 use rayon::prelude::*;
 use serde::Serialize;
-use sogclr_kernels::{Buffer, Conv, Engine, conv2d, conv2d_input_grad, conv2d_weight_grad};
+use sogclr_kernels::{Buffer, Conv, Element, Engine, bf16, conv2d, conv2d_input_grad, conv2d_weight_grad};
 use std::time::{Duration, Instant};
 
 /// How long each measurement repeats.
@@ -45,24 +45,33 @@ pub struct KernelSpeeds {
     pub layers: Vec<LayerSpeed>,
 }
 
-/// Measures every distinct convolution of `encoder` for `images` of `size` pixels.
+/// Measures every distinct convolution of `encoder` for `images` of `size` pixels, on the kernels of `compute`.
 pub fn measure_kernels(
+    encoder: &EncoderConfig,
+    compute: &Compute,
+    images: usize,
+    size: usize,
+    done: impl FnMut(&LayerSpeed),
+) -> KernelSpeeds {
+    let engine = compute.engine().expect("our kernels");
+    match compute.precision() {
+        Precision::F32 => measure::<f32>(encoder, engine, images, size, done),
+        Precision::Bf16 => measure::<bf16>(encoder, engine, images, size, done),
+    }
+}
+
+fn measure<T: Element>(
     encoder: &EncoderConfig,
     engine: Engine,
     images: usize,
     size: usize,
     mut done: impl FnMut(&LayerSpeed),
 ) -> KernelSpeeds {
-    let peak = matmul_peak(engine);
+    let peak = matmul_peak::<T>(engine);
     let mut layers = Vec::new();
     for (count, shape) in encoder.spec().convolutions(size, 3) {
         let conv = Conv { n: images, ..shape };
-        let filled = |len: usize| -> Buffer {
-            let mut buffer = Buffer::new(len);
-            buffer.iter_mut().enumerate().for_each(|(i, v)| *v = (i % 17) as f32 * 0.1 - 0.8);
-            buffer
-        };
-        let (mut x, mut w, mut y) = (filled(conv.x_len()), filled(conv.w_len()), filled(conv.y_len()));
+        let (mut x, mut w, mut y) = (filled::<T>(conv.x_len()), filled::<f32>(conv.w_len()), filled::<T>(conv.y_len()));
         let layer = LayerSpeed {
             count,
             size: conv.h,
@@ -80,9 +89,15 @@ pub fn measure_kernels(
     KernelSpeeds { peak, layers }
 }
 
+fn filled<T: Element>(len: usize) -> Buffer<T> {
+    let mut buffer = Buffer::of(len);
+    buffer.iter_mut().enumerate().for_each(|(i, v)| *v = T::from_f32((i % 17) as f32 * 0.1 - 0.8));
+    buffer
+}
+
 /// The fastest of many matrix products whose operands stay in the caches: ndarray's, one on each thread, and our own 1×1
 /// convolution over all threads.
-fn matmul_peak(engine: Engine) -> f64 {
+fn matmul_peak<T: Element>(engine: Engine) -> f64 {
     let (threads, side) = (rayon::current_num_threads(), PEAK_SIDE);
     let matrix = ndarray::Array2::<f32>::from_elem((side, side), 0.5);
     let theirs = || {
@@ -91,7 +106,7 @@ fn matmul_peak(engine: Engine) -> f64 {
         });
     };
     let conv = Conv { n: side * threads, h: 1, w: 1, ci: side, co: side, k: 1, stride: 1, pad: 0 };
-    let (x, w, mut y) = (vec![0.5; conv.x_len()], vec![0.5; conv.w_len()], vec![0.0; conv.y_len()]);
+    let (x, w, mut y) = (filled::<T>(conv.x_len()), filled::<f32>(conv.w_len()), filled::<T>(conv.y_len()));
     let ours = || conv2d(engine, conv, &x, &w, &mut y);
     let best = |times: Vec<f64>| conv.flops() as f64 / times.into_iter().fold(f64::INFINITY, f64::min) / 1e9;
     best(times(theirs)).max(best(times(ours)))

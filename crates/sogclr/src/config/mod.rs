@@ -8,11 +8,12 @@ mod validate;
 
 pub use merge::Overrides;
 pub use reference::reference_markdown;
+pub use validate::check_precision;
 
 use crate::augment::AugmentConfig;
 use crate::check::{Problem, parse_name};
 use crate::data::{DataConfig, DataError, Dataset, Description};
-use crate::encoder::{EncoderConfig, HeadConfig, ModelConfig, TextConfig};
+use crate::encoder::{EncoderConfig, HeadConfig, ModelConfig, Precision, TextConfig};
 use crate::method::MethodConfig;
 use crate::optim::{LearningRate, OptimizerConfig};
 use schemars::JsonSchema;
@@ -63,6 +64,10 @@ pub struct TrainConfig {
     /// Where to compute; wgpu and cuda are cargo features. cpu-exact sums every convolution directly, which rounds less
     /// than Winograd's algorithm and is about half as fast.
     pub device: DeviceName,
+    /// What the activations of ResNets are stored as, on the CPU; bf16 halves their memory. Weights, statistics, heads, losses and
+    /// sums are f32 in any case, and so is evaluation.
+    #[serde(default, skip_serializing_if = "Precision::is_f32")]
+    pub precision: Precision,
     /// Safetensors file with the weights of the encoder to start from, under torchvision's names, or of both encoders of
     /// image–text pairs under open_clip's; absent: drawn by the seed.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -6,7 +6,7 @@ use super::{ConfigError, DeviceName, Overrides, RunConfig, TrainConfig};
 use crate::augment::{AugmentConfig, Preset, parse_views};
 use crate::check::Problem;
 use crate::data::{DataConfig, Description, Modality};
-use crate::encoder::{EncoderConfig, HeadConfig, TextConfig};
+use crate::encoder::{EncoderConfig, HeadConfig, Precision, TextConfig};
 use crate::loss::Gamma;
 use crate::method::{MethodConfig, Recipe, Setting};
 use crate::optim::{LearningRate, OptimizerConfig};
@@ -207,6 +207,7 @@ impl TrainConfig {
             micro_batch: None,
             epochs,
             device: DeviceName::Cpu,
+            precision: Precision::F32,
             init: None,
             checkpoint_minutes: 10.0,
             keep_every: None,

@@ -1,5 +1,6 @@
 //! The operations on burn's autodiff graph, with their gradients.
 
+use super::meeting::{MeetBackward, Meeting};
 use super::ops::{ChannelsLast, ChannelsLastGrad};
 use crate::comm::Group;
 use burn::backend::autodiff::checkpoint::base::Checkpointer;
@@ -8,6 +9,7 @@ use burn::backend::autodiff::grads::Gradients;
 use burn::backend::autodiff::ops::{Backward, NodeGuard, Ops, OpsKind};
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Autodiff, AutodiffBackend, Backend, TensorMetadata};
+use burn::tensor::DType;
 use sogclr_kernels::{Engine, Isa};
 
 #[derive(Debug)]
@@ -47,16 +49,30 @@ impl<B: ChannelsLastGrad> Backward<B, 1> for MaxPoolBackward {
 }
 
 #[derive(Debug)]
-struct MeanPoolBackward;
+struct AveragePoolBackward;
 
-impl<B: ChannelsLastGrad> Backward<B, 1> for MeanPoolBackward {
-    /// The input's shape.
-    type State = [usize; 4];
+impl<B: ChannelsLastGrad> Backward<B, 1> for AveragePoolBackward {
+    type State = ();
 
     fn backward(self, ops: Ops<Self::State, 1>, grads: &mut Gradients, _: &mut Checkpointer) {
         let dy = grads.consume::<B>(&ops.node);
         if let [Some(node)] = ops.parents {
-            grads.register::<B>(node.id, B::mean_pool_last_backward(dy, ops.state));
+            grads.register::<B>(node.id, B::average_pool_last_backward(dy));
+        }
+    }
+}
+
+#[derive(Debug)]
+struct MeanPoolBackward;
+
+impl<B: ChannelsLastGrad> Backward<B, 1> for MeanPoolBackward {
+    /// The input's shape and type.
+    type State = ([usize; 4], DType);
+
+    fn backward(self, ops: Ops<Self::State, 1>, grads: &mut Gradients, _: &mut Checkpointer) {
+        let dy = grads.consume::<B>(&ops.node);
+        if let [Some(node)] = ops.parents {
+            grads.register::<B>(node.id, B::mean_pool_last_backward(dy, ops.state.0, ops.state.1));
         }
     }
 }
@@ -133,12 +149,21 @@ impl<B: ChannelsLastGrad, C: CheckpointStrategy> ChannelsLast for Autodiff<B, C>
         }
     }
 
+    fn average_pool_last(x: FloatTensor<Self>) -> FloatTensor<Self> {
+        let (x, node) = x.into_parts();
+        let y = B::average_pool_last(x);
+        match Backward::<B, 1>::prepare::<C>(AveragePoolBackward, [node]).compute_bound().stateful() {
+            OpsKind::Tracked(prep) => prep.finish((), y),
+            OpsKind::UnTracked(prep) => prep.finish(y),
+        }
+    }
+
     fn mean_pool_last(x: FloatTensor<Self>) -> FloatTensor<Self> {
         let (x, node) = x.into_parts();
-        let shape = x.shape().dims();
+        let state = (x.shape().dims(), x.dtype());
         let y = B::mean_pool_last(x);
         match Backward::<B, 1>::prepare::<C>(MeanPoolBackward, [node]).compute_bound().stateful() {
-            OpsKind::Tracked(prep) => prep.finish(shape, y),
+            OpsKind::Tracked(prep) => prep.finish(state, y),
             OpsKind::UnTracked(prep) => prep.finish(y),
         }
     }
@@ -174,6 +199,14 @@ impl<B: ChannelsLastGrad, C: CheckpointStrategy> ChannelsLast for Autodiff<B, C>
         let (y, mean, var) = B::norm_add(x.clone(), weight.clone(), bias, residual, relu, epsilon, isa, group.clone());
         let state = NormState { x, weight, mean, var, y: relu.then(|| y.clone()), epsilon, isa, group };
         track_norm::<B, C, 4>([x_node, weight_node, bias_node, residual_node], state, y)
+    }
+
+    fn meet(x: FloatTensor<Self>, meeting: Meeting, isa: Isa) -> FloatTensor<Self> {
+        let (x, node) = x.into_parts();
+        match Backward::<B, 1>::prepare::<C>(MeetBackward, [node]).compute_bound().stateful() {
+            OpsKind::Tracked(prep) => prep.finish((meeting, isa), x),
+            OpsKind::UnTracked(prep) => prep.finish(x),
+        }
     }
 
     fn scale_shift(

@@ -1,25 +1,45 @@
-//! The operations on burn's CPU backend, in buffers that are used again from step to step.
+//! The operations on burn's CPU backend, in buffers that are used again from step to step. Activations are f32 or bf16, and
+//! what is made of them is of their type; weights, statistics and pooled features are f32.
 
+use super::meeting::Meeting;
 use super::ops::{ChannelsLast, ChannelsLastGrad, NormGrads};
 use crate::comm::Group;
 use burn::backend::Flex;
 use burn::backend::tensor::FloatTensor;
 use burn::tensor::{DType, Tensor, TensorData};
 use burn_std::{AccessError, AccessPolicy, AllocationController, AllocationProperty, Bytes};
+use bytemuck::Pod;
 use sogclr_kernels::{
-    Buffer, Conv, Engine, Isa, MaxPool, NormInput, NormStats, Ranks, conv2d, conv2d_input_grad, conv2d_weight_grad,
-    max_pool, max_pool_grad, mean_pool, mean_pool_grad, norm_apply, norm_backward, norm_stats,
+    Buffer, Conv, Element, Engine, Isa, MaxPool, NormInput, NormStats, Ranks, add_to, average_pool, average_pool_grad,
+    bf16, conv2d, conv2d_input_grad, conv2d_weight_grad, max_pool, max_pool_grad, mean_pool, mean_pool_grad,
+    norm_apply, norm_backward, norm_stats,
 };
 use std::mem::MaybeUninit;
 
 pub(super) type FlexTensor = FloatTensor<Flex>;
 
-/// A pooled buffer as the memory of a tensor.
-struct Pooled(Buffer);
+/// A type of activations, to burn and to the kernels.
+pub(super) trait Value: Element + burn::tensor::Element + Pod {}
 
-impl AllocationController for Pooled {
+impl Value for f32 {}
+impl Value for bf16 {}
+
+/// Calls a function for the type of a tensor's values.
+macro_rules! typed {
+    ($tensor:expr, $function:ident($($argument:expr),* $(,)?)) => {
+        match $tensor.dtype() {
+            DType::BF16 => $function::<bf16>($($argument),*),
+            _ => $function::<f32>($($argument),*),
+        }
+    };
+}
+
+/// A pooled buffer as the memory of a tensor.
+struct Pooled<T: Element>(Buffer<T>);
+
+impl<T: Element> AllocationController for Pooled<T> {
     fn alloc_align(&self) -> usize {
-        align_of::<f32>()
+        align_of::<T>()
     }
 
     fn property(&self) -> AllocationProperty {
@@ -27,23 +47,23 @@ impl AllocationController for Pooled {
     }
 
     fn memory(&self, _: AccessPolicy) -> Result<&[MaybeUninit<u8>], AccessError> {
-        let values: &[f32] = &self.0;
+        let values: &[T] = &self.0;
         // SAFETY: the bytes of initialised floats.
         Ok(unsafe { std::slice::from_raw_parts(values.as_ptr().cast(), size_of_val(values)) })
     }
 
     unsafe fn memory_mut(&mut self, _: AccessPolicy) -> Result<&mut [MaybeUninit<u8>], AccessError> {
-        let values: &mut [f32] = &mut self.0;
+        let values: &mut [T] = &mut self.0;
         // SAFETY: as above; the caller writes initialised bytes, and every pattern of bytes is a float.
         Ok(unsafe { std::slice::from_raw_parts_mut(values.as_mut_ptr().cast(), size_of_val(values)) })
     }
 }
 
-pub(super) fn pooled(values: Buffer, shape: &[usize]) -> FlexTensor {
-    let bytes = size_of_val::<[f32]>(&values);
+pub(super) fn pooled<T: Value>(values: Buffer<T>, shape: &[usize]) -> FlexTensor {
+    let bytes = size_of_val::<[T]>(&values);
     // SAFETY: a buffer is initialised over its whole length.
     let bytes = unsafe { Bytes::from_controller(Box::new(Pooled(values)), bytes) };
-    FlexTensor::from_data(TensorData::from_bytes(bytes, shape.to_vec(), DType::F32))
+    FlexTensor::from_data(TensorData::from_bytes(bytes, shape.to_vec(), T::dtype()))
 }
 
 pub(super) fn vector(values: Vec<f32>) -> FlexTensor {
@@ -57,22 +77,22 @@ pub(super) fn packed(tensor: FlexTensor) -> FlexTensor {
 }
 
 /// The tensor as one that nobody else holds and whose memory is all its own.
-fn owned(tensor: FlexTensor) -> FlexTensor {
+fn owned<T: Value>(tensor: FlexTensor) -> FlexTensor {
     let tensor = packed(tensor);
-    if tensor.is_unique() && tensor.bytes().len() == size_of_val(values(&tensor)) {
+    if tensor.is_unique() && tensor.bytes().len() == size_of_val(values::<T>(&tensor)) {
         return tensor;
     }
-    let mut copy = Buffer::new(values(&tensor).len());
+    let mut copy = Buffer::<T>::of(values::<T>(&tensor).len());
     copy.copy_from_slice(values(&tensor));
     pooled(copy, &dims(&tensor))
 }
 
-pub(super) fn values(tensor: &FlexTensor) -> &[f32] {
-    tensor.as_slice().expect("a packed f32 tensor")
+pub(super) fn values<T: Value>(tensor: &FlexTensor) -> &[T] {
+    tensor.as_slice().expect("a packed tensor of this type")
 }
 
-fn values_mut(tensor: &mut FlexTensor) -> &mut [f32] {
-    tensor.try_storage_mut().expect("an owned f32 tensor")
+fn values_mut<T: Value>(tensor: &mut FlexTensor) -> &mut [T] {
+    tensor.try_storage_mut().expect("an owned tensor of this type")
 }
 
 /// Lets `f` change the values of `tensors` where they lie, or gives them back untouched if they are on another device.
@@ -84,7 +104,7 @@ pub(crate) fn in_place(
         return Err(tensors);
     }
     let primitive = |tensor: Tensor<1>| tensor.try_into_primitive::<Flex>().expect("a CPU tensor off the graph");
-    let mut all: Vec<FlexTensor> = tensors.into_iter().map(|tensor| owned(primitive(tensor))).collect();
+    let mut all: Vec<FlexTensor> = tensors.into_iter().map(|tensor| owned::<f32>(primitive(tensor))).collect();
     f(&mut all.iter_mut().map(values_mut).collect::<Vec<_>>());
     Ok(all.into_iter().map(Tensor::from_primitive::<Flex>).collect())
 }
@@ -108,8 +128,92 @@ fn with_ranks<T>(group: &Group, f: impl FnOnce(Ranks) -> T) -> T {
     f(Ranks { count: group.size(), sum: &|values| group.sum_f64(values) })
 }
 
+fn conv_forward<T: Value>(x: FlexTensor, weight: FlexTensor, stride: usize, engine: Engine) -> FlexTensor {
+    let (x, weight) = (packed(x), packed(weight));
+    let shape = conv_shape(&x, &weight, stride);
+    let mut y = Buffer::<T>::of(shape.y_len());
+    conv2d(engine, shape, values(&x), values(&weight), &mut y);
+    let (h, w) = shape.out();
+    pooled(y, &[shape.n, h, w, shape.co])
+}
+
+fn conv_backward<T: Value>(
+    x: FlexTensor,
+    weight: FlexTensor,
+    dy: FlexTensor,
+    stride: usize,
+    engine: Engine,
+    wants_dx: bool,
+) -> (Option<FlexTensor>, FlexTensor) {
+    let (x, weight, dy) = (packed(x), packed(weight), packed(dy));
+    let shape = conv_shape(&x, &weight, stride);
+    let mut dw = Buffer::new(shape.w_len());
+    conv2d_weight_grad::<T>(engine, shape, values(&x), values(&dy), &mut dw);
+    let x_dims = dims(&x);
+    drop(x);
+    let dx = wants_dx.then(|| {
+        let mut dx = Buffer::<T>::of(shape.x_len());
+        conv2d_input_grad(engine, shape, values(&dy), values(&weight), &mut dx);
+        pooled(dx, &x_dims)
+    });
+    (dx, pooled(dw, &dims(&weight)))
+}
+
+fn sum<T: Value>(a: FlexTensor, b: FlexTensor, isa: Isa) -> FlexTensor {
+    let (mut a, b) = (owned::<T>(a), packed(b));
+    add_to(isa, values_mut::<T>(&mut a), values(&b));
+    a
+}
+
+fn max_pool_forward<T: Value>(x: FlexTensor) -> FlexTensor {
+    let x = packed(x);
+    let shape = pool_shape(&x);
+    let mut y = Buffer::<T>::of(shape.y_len());
+    max_pool(shape, values(&x), &mut y);
+    let (h, w) = shape.out();
+    pooled(y, &[shape.n, h, w, shape.c])
+}
+
+fn max_pool_backward<T: Value>(x: FlexTensor, y: FlexTensor, dy: FlexTensor) -> FlexTensor {
+    let (x, y, dy) = (packed(x), packed(y), packed(dy));
+    let mut dx = Buffer::<T>::of(values::<T>(&x).len());
+    max_pool_grad(pool_shape(&x), values(&x), values(&y), values(&dy), &mut dx);
+    pooled(dx, &dims(&x))
+}
+
+fn average_pool_forward<T: Value>(x: FlexTensor) -> FlexTensor {
+    let x = packed(x);
+    let MaxPool { n, h, w, c } = pool_shape(&x);
+    let mut y = Buffer::<T>::of(n * h * w * c / 4);
+    average_pool([h, w, c], values(&x), &mut y);
+    pooled(y, &[n, h / 2, w / 2, c])
+}
+
+fn average_pool_backward<T: Value>(dy: FlexTensor) -> FlexTensor {
+    let dy = packed(dy);
+    let MaxPool { n, h, w, c } = pool_shape(&dy);
+    let mut dx = Buffer::<T>::of(4 * n * h * w * c);
+    average_pool_grad([2 * h, 2 * w, c], values(&dy), &mut dx);
+    pooled(dx, &[n, 2 * h, 2 * w, c])
+}
+
+fn mean_pool_forward<T: Value>(x: FlexTensor) -> FlexTensor {
+    let x = packed(x);
+    let shape = pool_shape(&x);
+    let mut y = Buffer::new(shape.n * shape.c);
+    mean_pool::<T>(shape.c, values(&x), &mut y);
+    pooled(y, &[shape.n, shape.c])
+}
+
+fn mean_pool_backward<T: Value>(dy: FlexTensor, shape: [usize; 4]) -> FlexTensor {
+    let dy = packed(dy);
+    let mut dx = Buffer::<T>::of(shape.iter().product());
+    mean_pool_grad(shape[3], values(&dy), &mut dx);
+    pooled(dx, &shape)
+}
+
 #[expect(clippy::too_many_arguments, reason = "the inputs of one formula")]
-fn norm_forward(
+fn norm_forward<T: Value>(
     x: FlexTensor,
     weight: FlexTensor,
     bias: FlexTensor,
@@ -120,41 +224,75 @@ fn norm_forward(
     group: &Group,
 ) -> (FlexTensor, FlexTensor, FlexTensor) {
     let (x, weight, bias, residual) = (packed(x), packed(weight), packed(bias), residual.map(packed));
-    let channels = values(&weight).len();
-    let stats = with_ranks(group, |ranks| norm_stats(isa, values(&x), channels, ranks));
-    let scale: Vec<f32> =
-        values(&weight).iter().zip(&stats.var).map(|(w, var)| w / (var + epsilon as f32).sqrt()).collect();
-    let shift: Vec<f32> = (0..channels).map(|c| values(&bias)[c] - stats.mean[c] * scale[c]).collect();
-    let mut y = Buffer::new(values(&x).len());
+    let (channels, weight, bias) = (dims(&weight)[0], values::<f32>(&weight), values::<f32>(&bias));
+    let stats = with_ranks(group, |ranks| norm_stats::<T>(isa, values(&x), channels, ranks));
+    let scale: Vec<f32> = weight.iter().zip(&stats.var).map(|(w, var)| w / (var + epsilon as f32).sqrt()).collect();
+    let shift: Vec<f32> = (0..channels).map(|c| bias[c] - stats.mean[c] * scale[c]).collect();
+    let mut y = Buffer::<T>::of(values::<T>(&x).len());
     norm_apply(isa, values(&x), residual.as_ref().map(values), &scale, &shift, relu, &mut y);
     (pooled(y, &dims(&x)), vector(stats.mean), vector(stats.var))
 }
 
+#[expect(clippy::too_many_arguments, reason = "the inputs of one formula")]
+fn norm_gradients<T: Value>(
+    x: FlexTensor,
+    weight: FlexTensor,
+    mean: FlexTensor,
+    var: FlexTensor,
+    y: Option<FlexTensor>,
+    dy: FlexTensor,
+    wants_residual: bool,
+    epsilon: f64,
+    isa: Isa,
+    group: &Group,
+) -> NormGrads<Flex> {
+    let (weight, y, mut dy) = (packed(weight), y.map(packed), owned::<T>(dy));
+    let stats = NormStats { mean: values(&packed(mean)).to_vec(), var: values(&packed(var)).to_vec() };
+    let gate = y.as_ref().map(values);
+    let backward = |x: NormInput<T>, dy: &mut [T]| {
+        with_ranks(group, |ranks| norm_backward(isa, x, gate, dy, &stats, values(&weight), epsilon as f32, ranks))
+    };
+    // Gradients take the place of what they are made of: dx that of dy, or of x where the residual takes dy's.
+    let (grad, x, residual) = if wants_residual {
+        let mut x = owned::<T>(x);
+        let grad = backward(NormInput::BecomesGradient(values_mut(&mut x)), values_mut(&mut dy));
+        (grad, x, Some(dy))
+    } else {
+        (backward(NormInput::Keep(values(&packed(x))), values_mut(&mut dy)), dy, None)
+    };
+    NormGrads { x, weight: vector(grad.weight), bias: vector(grad.bias), residual }
+}
+
+fn scaled<T: Value>(
+    x: FlexTensor,
+    scale: FlexTensor,
+    shift: FlexTensor,
+    residual: Option<FlexTensor>,
+    relu: bool,
+    isa: Isa,
+) -> FlexTensor {
+    let (x, scale, shift, residual) = (packed(x), packed(scale), packed(shift), residual.map(packed));
+    let mut y = Buffer::<T>::of(values::<T>(&x).len());
+    let residual = residual.as_ref().map(values);
+    norm_apply(isa, values(&x), residual, values(&scale), values(&shift), relu, &mut y);
+    pooled(y, &dims(&x))
+}
+
 impl ChannelsLast for Flex {
     fn conv_last(x: FlexTensor, weight: FlexTensor, stride: usize, engine: Engine) -> FlexTensor {
-        let (x, weight) = (packed(x), packed(weight));
-        let shape = conv_shape(&x, &weight, stride);
-        let mut y = Buffer::new(shape.y_len());
-        conv2d(engine, shape, values(&x), values(&weight), &mut y);
-        let (h, w) = shape.out();
-        pooled(y, &[shape.n, h, w, shape.co])
+        typed!(x, conv_forward(x, weight, stride, engine))
     }
 
     fn max_pool_last(x: FlexTensor) -> FlexTensor {
-        let x = packed(x);
-        let shape = pool_shape(&x);
-        let mut y = Buffer::new(shape.y_len());
-        max_pool(shape, values(&x), &mut y);
-        let (h, w) = shape.out();
-        pooled(y, &[shape.n, h, w, shape.c])
+        typed!(x, max_pool_forward(x))
+    }
+
+    fn average_pool_last(x: FlexTensor) -> FlexTensor {
+        typed!(x, average_pool_forward(x))
     }
 
     fn mean_pool_last(x: FlexTensor) -> FlexTensor {
-        let x = packed(x);
-        let shape = pool_shape(&x);
-        let mut y = Buffer::new(shape.n * shape.c);
-        mean_pool(shape.c, values(&x), &mut y);
-        pooled(y, &[shape.n, shape.c])
+        typed!(x, mean_pool_forward(x))
     }
 
     fn norm(
@@ -166,7 +304,7 @@ impl ChannelsLast for Flex {
         isa: Isa,
         group: Group,
     ) -> (FlexTensor, FlexTensor, FlexTensor) {
-        norm_forward(x, weight, bias, None, relu, epsilon, isa, &group)
+        typed!(x, norm_forward(x, weight, bias, None, relu, epsilon, isa, &group))
     }
 
     fn norm_add(
@@ -179,7 +317,11 @@ impl ChannelsLast for Flex {
         isa: Isa,
         group: Group,
     ) -> (FlexTensor, FlexTensor, FlexTensor) {
-        norm_forward(x, weight, bias, Some(residual), relu, epsilon, isa, &group)
+        typed!(x, norm_forward(x, weight, bias, Some(residual), relu, epsilon, isa, &group))
+    }
+
+    fn meet(x: FlexTensor, _: Meeting, _: Isa) -> FlexTensor {
+        x
     }
 
     fn scale_shift(
@@ -191,11 +333,7 @@ impl ChannelsLast for Flex {
         relu: bool,
         isa: Isa,
     ) -> FlexTensor {
-        let (x, scale, shift, residual) = (packed(x), packed(scale), packed(shift), packed(residual));
-        let mut y = Buffer::new(values(&x).len());
-        let residual = has_residual.then(|| values(&residual));
-        norm_apply(isa, values(&x), residual, values(&scale), values(&shift), relu, &mut y);
-        pooled(y, &dims(&x))
+        typed!(x, scaled(x, scale, shift, has_residual.then_some(residual), relu, isa))
     }
 }
 
@@ -208,32 +346,26 @@ impl ChannelsLastGrad for Flex {
         engine: Engine,
         wants_dx: bool,
     ) -> (Option<FlexTensor>, FlexTensor) {
-        let (x, weight, dy) = (packed(x), packed(weight), packed(dy));
-        let shape = conv_shape(&x, &weight, stride);
-        let mut dw = Buffer::new(shape.w_len());
-        conv2d_weight_grad(engine, shape, values(&x), values(&dy), &mut dw);
-        let x_dims = dims(&x);
-        drop(x);
-        let dx = wants_dx.then(|| {
-            let mut dx = Buffer::new(shape.x_len());
-            conv2d_input_grad(engine, shape, values(&dy), values(&weight), &mut dx);
-            pooled(dx, &x_dims)
-        });
-        (dx, pooled(dw, &dims(&weight)))
+        typed!(x, conv_backward(x, weight, dy, stride, engine, wants_dx))
+    }
+
+    fn add_gradients(a: FlexTensor, b: FlexTensor, isa: Isa) -> FlexTensor {
+        typed!(a, sum(a, b, isa))
     }
 
     fn max_pool_last_backward(x: FlexTensor, y: FlexTensor, dy: FlexTensor) -> FlexTensor {
-        let (x, y, dy) = (packed(x), packed(y), packed(dy));
-        let mut dx = Buffer::new(values(&x).len());
-        max_pool_grad(pool_shape(&x), values(&x), values(&y), values(&dy), &mut dx);
-        pooled(dx, &dims(&x))
+        typed!(x, max_pool_backward(x, y, dy))
     }
 
-    fn mean_pool_last_backward(dy: FlexTensor, shape: [usize; 4]) -> FlexTensor {
-        let dy = packed(dy);
-        let mut dx = Buffer::new(shape.iter().product());
-        mean_pool_grad(shape[3], values(&dy), &mut dx);
-        pooled(dx, &shape)
+    fn average_pool_last_backward(dy: FlexTensor) -> FlexTensor {
+        typed!(dy, average_pool_backward(dy))
+    }
+
+    fn mean_pool_last_backward(dy: FlexTensor, shape: [usize; 4], dtype: DType) -> FlexTensor {
+        match dtype {
+            DType::BF16 => mean_pool_backward::<bf16>(dy, shape),
+            _ => mean_pool_backward::<f32>(dy, shape),
+        }
     }
 
     fn norm_backward(
@@ -248,20 +380,6 @@ impl ChannelsLastGrad for Flex {
         isa: Isa,
         group: &Group,
     ) -> NormGrads<Flex> {
-        let (weight, y, mut dy) = (packed(weight), y.map(packed), owned(dy));
-        let stats = NormStats { mean: values(&packed(mean)).to_vec(), var: values(&packed(var)).to_vec() };
-        let gate = y.as_ref().map(values);
-        let backward = |x: NormInput, dy: &mut [f32]| {
-            with_ranks(group, |ranks| norm_backward(isa, x, gate, dy, &stats, values(&weight), epsilon as f32, ranks))
-        };
-        // Gradients take the place of what they are made of: dx that of dy, or of x where the residual takes dy's.
-        let (grad, x, residual) = if wants_residual {
-            let mut x = owned(x);
-            let grad = backward(NormInput::BecomesGradient(values_mut(&mut x)), values_mut(&mut dy));
-            (grad, x, Some(dy))
-        } else {
-            (backward(NormInput::Keep(values(&packed(x))), values_mut(&mut dy)), dy, None)
-        };
-        NormGrads { x, weight: vector(grad.weight), bias: vector(grad.bias), residual }
+        typed!(x, norm_gradients(x, weight, mean, var, y, dy, wants_residual, epsilon, isa, group))
     }
 }

@@ -4,12 +4,11 @@
 //! takes, and with which [`Engine`], is a field of the layer.
 
 mod autodiff;
-mod average_pool;
 mod flex;
+mod meeting;
 mod ops;
 mod tokens;
 
-pub(crate) use average_pool::average_pool;
 pub(crate) use flex::in_place;
 pub(crate) use sogclr_kernels::Activation;
 pub use sogclr_kernels::{Engine, Isa};
@@ -18,6 +17,7 @@ pub(crate) use tokens::{Inner, branch, layer_norm};
 use crate::comm::Group;
 use burn::backend::{Dispatch, DispatchDevice};
 use burn::tensor::{Device, Tensor};
+use meeting::Meeting;
 use ops::ChannelsLast;
 
 fn is_cpu(device: &Device) -> bool {
@@ -30,9 +30,23 @@ pub(crate) fn conv(x: Tensor<4>, weight: Tensor<4>, stride: usize, engine: Engin
     Tensor::from_dispatch(<Dispatch as ChannelsLast>::conv_last(x, weight, stride, engine))
 }
 
+/// x for two layers, both of which lead to what is differentiated: their gradients are added by our kernels.
+pub(crate) fn fork(x: Tensor<4>, engine: Engine) -> [Tensor<4>; 2] {
+    let meeting = Meeting::default();
+    let meet = |x: Tensor<4>| {
+        Tensor::from_dispatch(<Dispatch as ChannelsLast>::meet(x.into_dispatch(), meeting.clone(), engine.isa))
+    };
+    [meet(x.clone()), meet(x)]
+}
+
 /// The 3×3 maximum of stride 2 and padding 1; x `[n, h, w, c]`.
 pub(crate) fn max_pool(x: Tensor<4>) -> Tensor<4> {
     Tensor::from_dispatch(<Dispatch as ChannelsLast>::max_pool_last(x.into_dispatch()))
+}
+
+/// The mean over 2×2 pixels; x `[n, h, w, c]`, sides are even.
+pub(crate) fn average_pool(x: Tensor<4>) -> Tensor<4> {
+    Tensor::from_dispatch(<Dispatch as ChannelsLast>::average_pool_last(x.into_dispatch()))
 }
 
 /// The mean over the pixels; x `[n, h, w, c]` → `[n, c]`.

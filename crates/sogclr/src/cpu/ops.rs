@@ -1,8 +1,10 @@
 //! The operations that our kernels compute, and their gradients.
 
+use super::meeting::Meeting;
 use crate::comm::Group;
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Backend, backend_extension};
+use burn::tensor::DType;
 use sogclr_kernels::{Engine, Isa};
 
 /// Operations on channel-last activations.
@@ -11,6 +13,8 @@ pub trait ChannelsLast: Backend {
     fn conv_last(x: FloatTensor<Self>, weight: FloatTensor<Self>, stride: usize, engine: Engine) -> FloatTensor<Self>;
 
     fn max_pool_last(x: FloatTensor<Self>) -> FloatTensor<Self>;
+
+    fn average_pool_last(x: FloatTensor<Self>) -> FloatTensor<Self>;
 
     fn mean_pool_last(x: FloatTensor<Self>) -> FloatTensor<Self>;
 
@@ -36,6 +40,9 @@ pub trait ChannelsLast: Backend {
         group: Group,
     ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>);
 
+    /// x, one of two uses whose gradients meet.
+    fn meet(x: FloatTensor<Self>, meeting: Meeting, isa: Isa) -> FloatTensor<Self>;
+
     fn scale_shift(
         x: FloatTensor<Self>,
         scale: FloatTensor<Self>,
@@ -59,10 +66,15 @@ pub trait ChannelsLastGrad: ChannelsLast {
         wants_dx: bool,
     ) -> (Option<FloatTensor<Self>>, FloatTensor<Self>);
 
+    /// The sum of two gradients.
+    fn add_gradients(a: FloatTensor<Self>, b: FloatTensor<Self>, isa: Isa) -> FloatTensor<Self>;
+
     fn max_pool_last_backward(x: FloatTensor<Self>, y: FloatTensor<Self>, dy: FloatTensor<Self>) -> FloatTensor<Self>;
 
-    /// `shape` is that of the input.
-    fn mean_pool_last_backward(dy: FloatTensor<Self>, shape: [usize; 4]) -> FloatTensor<Self>;
+    fn average_pool_last_backward(dy: FloatTensor<Self>) -> FloatTensor<Self>;
+
+    /// `shape` and `dtype` are those of the input.
+    fn mean_pool_last_backward(dy: FloatTensor<Self>, shape: [usize; 4], dtype: DType) -> FloatTensor<Self>;
 
     /// Gradients of x, weight, bias and, if wanted, the residual. `y` is the output where ReLU was applied: its mask.
     #[allow(clippy::too_many_arguments)] // the inputs of one formula

@@ -7,7 +7,7 @@ use super::{Compute, Cuts};
 use crate::comm::Group;
 use crate::cpu::{self, Engine};
 use burn::module::{Module, ModuleMapper, Param, ParamId};
-use burn::tensor::{Tensor, activation::relu, module};
+use burn::tensor::{FloatDType, Tensor, activation::relu, module};
 use std::collections::HashMap;
 
 /// PyTorch's defaults.
@@ -115,9 +115,11 @@ impl BatchNorm {
                 let shift = bias - value_for(&self.running_mean, &x) * scale.clone();
                 if x.is_autodiff() {
                     // The kernel is for inference and has no gradient.
-                    let mut shape = [1; D];
+                    let (mut shape, stored) = ([1; D], FloatDType::from(x.dtype()));
                     shape[D - 1] = scale.dims()[0];
-                    return activate(x * scale.reshape(shape) + shift.reshape(shape), residual, relu);
+                    let wide = |x: Tensor<D>| x.cast(FloatDType::F32);
+                    let y = wide(x) * scale.reshape(shape) + shift.reshape(shape);
+                    return activate(y, residual.map(wide), relu).cast(stored);
                 }
                 cpu::scale_shift(x, scale, shift, residual, relu, engine)
             }

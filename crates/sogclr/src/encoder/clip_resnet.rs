@@ -4,7 +4,7 @@
 use super::batch_norm::{BatchNorm, Pass};
 use super::layers::{Conv, Linear, value_for};
 use super::transformer::clip_deviation;
-use super::{Compute, EncoderSpec, Family, Network, PythonLoader, TextConfig};
+use super::{Compute, EncoderSpec, Family, Network, Precision, PythonLoader, TextConfig};
 use crate::check::{Problem, parse_name, require};
 use crate::cpu::{self, Engine};
 use burn::module::{Module, Param};
@@ -103,6 +103,10 @@ impl EncoderSpec for ClipResNetConfig {
         true
     }
 
+    fn has_bf16(&self) -> bool {
+        true
+    }
+
     fn text(&self) -> TextConfig {
         match self.name {
             ClipResNetName::ClipS => TextConfig::clip_s(),
@@ -190,9 +194,10 @@ impl ClipBlock {
 
     fn forward(&self, x: Tensor<4>, pass: &mut Pass) -> Tensor<4> {
         let pool = |x: Tensor<4>| if self.stride > 1 { average_pool(x, self.engine.is_some()) } else { x };
+        let [x, shortcut] = self.conv1.share(x);
         let shortcut = match &self.downsample {
-            Some((conv, bn)) => bn.forward(conv.forward(pool(x.clone())), None, false, pass),
-            None => x.clone(),
+            Some((conv, bn)) => bn.forward(conv.forward(pool(shortcut)), None, false, pass),
+            None => shortcut,
         };
         let y = self.bn1.forward(self.conv1.forward(x), None, true, pass);
         let y = self.bn2.forward(self.conv2.forward(y), None, true, pass);
@@ -275,6 +280,8 @@ pub struct ClipResNet {
     attnpool: AttentionPool,
     #[module(skip)]
     engine: Option<Engine>,
+    #[module(skip)]
+    precision: Precision,
 }
 
 impl ClipResNet {
@@ -315,6 +322,7 @@ impl ClipResNet {
             layer4,
             attnpool: AttentionPool::new(places, 32 * width, heads, output, compute),
             engine: compute.engine(),
+            precision: compute.precision(),
         }
     }
 }
@@ -323,6 +331,7 @@ impl Network for ClipResNet {
     /// → embeddings `[N, dim]`, not normalised
     fn forward(&self, x: Tensor<4>, pass: &mut Pass) -> Tensor<2> {
         let is_last = self.engine.is_some();
+        let x = self.precision.enter(x);
         let x = self.bn1.forward(self.conv1.forward(x), None, true, pass);
         let x = self.bn2.forward(self.conv2.forward(x), None, true, pass);
         let mut x = average_pool(self.bn3.forward(self.conv3.forward(x), None, true, pass), is_last);
@@ -338,7 +347,7 @@ impl Network for ClipResNet {
             let [n, c, h, w] = x.dims();
             x.reshape([n, c, h * w]).swap_dims(1, 2)
         };
-        self.attnpool.forward(places)
+        self.attnpool.forward(self.precision.leave(places))
     }
 }
 

@@ -1,8 +1,75 @@
-//! Where and how a network computes. Nothing about it is global: two models in one process may differ.
+//! Where and how a network computes, and what its activations are stored as. Nothing about it is global: two models in one process may differ.
 
+use crate::check::parse_name;
 use crate::cpu::Engine;
 use crate::math::{Isa, Layout};
-use burn::tensor::Device;
+use burn::tensor::{Device, FloatDType, Tensor};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::str::FromStr;
+
+/// What the activations of a ResNet are stored as, from its first layer to its last pool, and what is kept of them for the
+/// backward pass. Weights, statistics, heads, similarities, losses and optimisers are f32 in any case, and so are all sums.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Precision {
+    /// Four bytes, 24 bits of fraction.
+    #[default]
+    F32,
+    /// Two bytes, 8 bits of fraction, the range of f32.
+    Bf16,
+}
+
+impl FromStr for Precision {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        parse_name(name)
+    }
+}
+
+/// The name that users give.
+impl fmt::Display for Precision {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.pad(match self {
+            Self::F32 => "f32",
+            Self::Bf16 => "bf16",
+        })
+    }
+}
+
+impl Precision {
+    /// Whether it is what runs have unless it is set; they do not mention it.
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde wants it so")]
+    pub(crate) fn is_f32(&self) -> bool {
+        *self == Self::F32
+    }
+
+    /// Bytes of a value.
+    pub fn bytes(self) -> usize {
+        match self {
+            Self::F32 => 4,
+            Self::Bf16 => 2,
+        }
+    }
+
+    /// What is not a convolution or follows the last of them is f32 again.
+    pub(super) fn leave<const D: usize>(self, x: Tensor<D>) -> Tensor<D> {
+        match self {
+            Self::F32 => x,
+            Self::Bf16 => x.cast(FloatDType::F32),
+        }
+    }
+
+    /// What a network's first layer reads; the layers after it follow the type of what they are given.
+    pub(super) fn enter<const D: usize>(self, x: Tensor<D>) -> Tensor<D> {
+        match self {
+            Self::F32 => x,
+            Self::Bf16 => x.cast(FloatDType::BF16),
+        }
+    }
+}
 
 /// A device, and on the CPU whether our kernels compute, and with which instructions.
 #[derive(Clone, Debug)]
@@ -10,6 +77,7 @@ pub struct Compute {
     device: Device,
     /// `None`: burn's plain operations on channel-first activations, as on every device but the CPU.
     engine: Option<Engine>,
+    precision: Precision,
 }
 
 impl Compute {
@@ -20,7 +88,7 @@ impl Compute {
 
     /// The CPU with our kernels as `engine` says.
     pub fn cpu_with(engine: Engine) -> Self {
-        Self { device: Device::flex(), engine: Some(engine) }
+        Self { device: Device::flex(), engine: Some(engine), precision: Precision::F32 }
     }
 
     /// The CPU without Winograd's algorithm, which rounds less and is slower.
@@ -30,17 +98,23 @@ impl Compute {
 
     /// Burn's plain operations on any device.
     pub fn plain(device: Device) -> Self {
-        Self { device, engine: None }
+        Self { device, engine: None, precision: Precision::F32 }
+    }
+
+    /// The same with activations stored as `precision`; our kernels alone have another than f32.
+    pub fn with_precision(self, precision: Precision) -> Self {
+        assert!(self.engine.is_some() || precision == Precision::F32, "plain operations have no bf16");
+        Self { precision, ..self }
     }
 
     /// The same with gradients.
     pub fn autodiff(&self) -> Self {
-        Self { device: self.device.clone().autodiff(), engine: self.engine }
+        Self { device: self.device.clone().autodiff(), ..self.clone() }
     }
 
     /// The same without gradients.
     pub fn inner(&self) -> Self {
-        Self { device: self.device.clone().inner(), engine: self.engine }
+        Self { device: self.device.clone().inner(), ..self.clone() }
     }
 
     /// The device of tensors.
@@ -51,6 +125,11 @@ impl Compute {
     /// How our kernels compute, where they do.
     pub fn engine(&self) -> Option<Engine> {
         self.engine
+    }
+
+    /// What activations are stored as.
+    pub fn precision(&self) -> Precision {
+        self.precision
     }
 
     /// The instructions that similarities are computed with.

@@ -27,6 +27,14 @@ impl Conv {
         Self { weight: Param::from_tensor(weight), stride, engine: compute.engine() }
     }
 
+    /// x for this layer and for another beside it.
+    pub fn share(&self, x: Tensor<4>) -> [Tensor<4>; 2] {
+        match self.engine {
+            Some(engine) => cpu::fork(x, engine),
+            None => [x.clone(), x],
+        }
+    }
+
     /// in channels → out channels, sides divided by the stride; in the device's layout
     pub fn forward(&self, x: Tensor<4>) -> Tensor<4> {
         let weight = value_for(&self.weight, &x);

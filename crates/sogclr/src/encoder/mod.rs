@@ -23,7 +23,7 @@ mod vit;
 pub use batch_norm::{BatchNorm, BufferUpdates, Pass, apply_buffers};
 pub use clip_resnet::{ClipResNet, ClipResNetConfig, ClipResNetName, ClipStem};
 pub use clip_vit::{ClipVit, ClipVitConfig, ClipVitName};
-pub use compute::Compute;
+pub use compute::{Compute, Precision};
 pub use cuts::Cuts;
 pub use head::{Head, HeadConfig};
 pub use layers::Linear;
@@ -60,6 +60,11 @@ pub trait EncoderSpec {
 
     /// Whether all images must have the size that the network was built for.
     fn has_one_size(&self) -> bool {
+        false
+    }
+
+    /// Whether its activations can be bf16.
+    fn has_bf16(&self) -> bool {
         false
     }
 

@@ -2,7 +2,7 @@
 
 use super::batch_norm::{BatchNorm, Pass};
 use super::layers::Conv;
-use super::{Compute, EncoderSpec, Family, Network, PythonLoader};
+use super::{Compute, EncoderSpec, Family, Network, Precision, PythonLoader};
 use crate::check::{Problem, parse_name, require};
 use crate::cpu::{self, Engine};
 use burn::module::Module;
@@ -104,6 +104,10 @@ impl EncoderSpec for ResNetConfig {
         let plan = self.plan();
         let (_, channels, _) = plan.stages[plan.stages.len() - 1];
         channels * if plan.bottleneck { 4 } else { 1 }
+    }
+
+    fn has_bf16(&self) -> bool {
+        true
     }
 
     /// He-normal over the fan-out, as torchvision.
@@ -241,9 +245,10 @@ impl Block {
     }
 
     fn forward(&self, x: Tensor<4>, pass: &mut Pass) -> Tensor<4> {
+        let [x, shortcut] = self.conv1.share(x);
         let shortcut = match &self.downsample {
-            Some((conv, bn)) => bn.forward(conv.forward(x.clone()), None, false, pass),
-            None => x.clone(),
+            Some((conv, bn)) => bn.forward(conv.forward(shortcut), None, false, pass),
+            None => shortcut,
         };
         let y = self.bn1.forward(self.conv1.forward(x), None, true, pass);
         let y = self.conv2.forward(y);
@@ -270,6 +275,8 @@ pub struct ResNet {
     pooled_stem: bool,
     #[module(skip)]
     engine: Option<Engine>,
+    #[module(skip)]
+    precision: Precision,
 }
 
 impl ResNet {
@@ -299,6 +306,7 @@ impl ResNet {
             layer4,
             pooled_stem,
             engine: compute.engine(),
+            precision: compute.precision(),
         }
     }
 }
@@ -306,6 +314,7 @@ impl ResNet {
 impl Network for ResNet {
     fn forward(&self, x: Tensor<4>, pass: &mut Pass) -> Tensor<2> {
         let is_last = self.engine.is_some();
+        let x = self.precision.enter(x);
         let mut x = self.bn1.forward(self.conv1.forward(x), None, true, pass);
         if self.pooled_stem {
             let options = MaxPoolOptions::new([3, 3]).with_stride([2, 2]).with_padding([1, 1]);

@@ -8,7 +8,7 @@ use crate::eval::{FrozenEncoder, PaperProtocol};
 use crate::math::{Purpose, SampleRng};
 use crate::params::NamedTensors;
 use crate::study::Measure;
-use crate::train::{NEWEST, Trainer, open_device};
+use crate::train::{NEWEST, Trainer, open_device, open_for};
 use crate::trained::TrainedError;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -76,7 +76,7 @@ impl Speed {
         small.train.micro_batch = None;
         small.train.init = None;
         small.train.epochs = STEPS + 1;
-        let mut trainer = Trainer::new(&small, batch, &open_device(small.train.device)?)?;
+        let mut trainer = Trainer::new(&small, batch, &open_for(&small.train, 0)?)?;
         let train = trainer.time_steps(Arc::new(images.clone()), &Group::solo(), PATIENCE)? / batch as f64;
         let checkpoint = trainer.checkpoint();
         let bytes = |tensors: &NamedTensors| tensors.values().map(|tensor| 4 * tensor.values.len() as u64).sum::<u64>();

@@ -1,6 +1,7 @@
 //! Checkpoints: everything that decides the rest of the run, in one safetensors file.
 
 use super::{TrainError, metrics::Window};
+use crate::encoder::Precision;
 use crate::params::{HostTensor, NamedTensors};
 use crate::provenance::Provenance;
 use crate::state::SampleState;
@@ -154,6 +155,12 @@ impl Checkpoint {
             window: header.window,
             provenance: header.provenance,
         })
+    }
+
+    /// What activations were stored as: a part of its settings, which do not mention f32.
+    pub fn precision(&self) -> Precision {
+        let stored = self.config.pointer("/train/precision");
+        stored.and_then(|stored| Precision::deserialize(stored).ok()).unwrap_or_default()
     }
 
     /// The first parameter of the model with a NaN or an infinity.

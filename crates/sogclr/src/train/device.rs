@@ -1,10 +1,16 @@
 //! From a device's name to where tensors are computed.
 
 use super::TrainError;
-use crate::config::DeviceName;
+use crate::config::{DeviceName, TrainConfig};
 use crate::encoder::Compute;
 
-/// Opens the device. A GPU that is not there is an error here, not a crash in the first step.
+/// Opens what a run trains on: its device, with activations stored as it says. The precision is one that the device has, see
+/// [`crate::config::check_precision`].
+pub fn open_for(train: &TrainConfig, local_rank: usize) -> Result<Compute, TrainError> {
+    Ok(open_device_of(train.device, local_rank)?.with_precision(train.precision))
+}
+
+/// Opens the device, with activations in f32. A GPU that is not there is an error here, not a crash in the first step.
 pub fn open_device(name: DeviceName) -> Result<Compute, TrainError> {
     open_device_of(name, 0)
 }

@@ -12,7 +12,8 @@ fn step_gb(config: &RunConfig, images: usize) -> Option<f64> {
     }
     let of_size = |size: usize| config.encoder.spec().activations(size, config.augment.channels());
     let values: usize = config.augment.views.iter().map(|group| group.count * of_size(group.size)).sum();
-    Some(KEPT * 4e-9 * (images * values) as f64)
+    let bytes = config.train.precision.bytes() * images * values;
+    Some(KEPT * 1e-9 * bytes as f64)
 }
 
 /// What to change if a step of this run cannot fit into `free_gb` of memory.
@@ -34,6 +35,7 @@ pub fn too_large(config: &RunConfig, free_gb: f64) -> Option<String> {
 mod tests {
     use super::*;
     use crate::config::Overrides;
+    use crate::encoder::Precision;
 
     #[test]
     fn a_batch_that_cannot_fit_is_named_with_a_micro_batch_that_does() {
@@ -45,6 +47,10 @@ mod tests {
         let problem = too_large(&config, 24.0).unwrap();
         assert!(problem.contains("at least 39 GB") && problem.contains("train.micro_batch to 64"), "{problem}");
         assert_eq!(too_large(&config, 64.0), None);
+        config.train.precision = Precision::Bf16;
+        assert!(too_large(&config, 18.0).unwrap().contains("at least 19 GB"));
+        assert_eq!(too_large(&config, 24.0), None);
+        config.train.precision = Precision::F32;
         config.train.micro_batch = Some(64);
         assert_eq!(too_large(&config, 24.0), None);
     }

@@ -14,7 +14,7 @@ mod trainer;
 
 pub use crate::system::free_memory_gb;
 pub use checkpoint::Checkpoint;
-pub use device::{open_device, open_device_of};
+pub use device::{open_device, open_device_of, open_for};
 pub use error::TrainError;
 pub use memory::too_large;
 pub use metrics::{Metric, Metrics, Spent};

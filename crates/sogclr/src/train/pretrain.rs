@@ -2,9 +2,7 @@
 
 use super::ranks::{check_images, start_alike};
 use super::run::narrowed;
-use super::{
-    Checkpoint, Metrics, Outcome, Run, StepReport, TrainError, Trainer, free_memory_gb, open_device_of, too_large,
-};
+use super::{Checkpoint, Metrics, Outcome, Run, StepReport, TrainError, Trainer, free_memory_gb, open_for, too_large};
 use crate::batch::Share;
 use crate::comm::Group;
 use crate::config::{ConfigError, RunConfig};
@@ -108,7 +106,7 @@ impl Pretraining {
         checked: impl Fn() + Sync,
     ) -> Result<Self, TrainError> {
         group.together(can_begin(&config, out, group))?;
-        let compute = group.together(open_device_of(config.train.device, group.place().local_rank))?;
+        let compute = group.together(open_for(&config.train, group.place().local_rank))?;
         start_alike(group, &provenance, &config, &compute)?;
         Share::of(group, config.train.batch, 1, config.train.micro_batch).map_err(ConfigError::from)?;
         // Images that no path leads to are the program's own.
@@ -173,7 +171,7 @@ impl Pretraining {
         provenance: Provenance,
         group: &Group,
     ) -> Result<Self, TrainError> {
-        let compute = group.together(open_device_of(config.train.device, group.place().local_rank))?;
+        let compute = group.together(open_for(&config.train, group.place().local_rank))?;
         start_alike(group, &provenance, &config, &compute)?;
         let manifest = run.as_ref().map_or(Ok(Vec::new()), |_| Run::read_manifest(folder));
         let manifest = group.from_first(group.together(manifest)?);
@@ -187,14 +185,18 @@ impl Pretraining {
             Some(found) => found,
             None => (Checkpoint::from_bytes(&group.from_first(Vec::new()), folder)?, None),
         };
-        let warning = match (broken, checkpoint.provenance.numerics, provenance.numerics) {
-            (Some(error), ..) => Some(format!("going back to step {}: {error}", checkpoint.step)),
-            (None, before, now) if before != now => Some(format!(
-                "the run began with numerics {before} and goes on with {now}: it will not end with the bytes of an \
-                 uninterrupted run"
-            )),
-            _ => None,
-        };
+        let unlike = "it will not end with the bytes of an uninterrupted run";
+        let (before, now) = (checkpoint.provenance.numerics, provenance.numerics);
+        let (stored, precision) = (checkpoint.precision(), config.train.precision);
+        let warnings = [
+            broken.map(|error| format!("going back to step {}: {error}", checkpoint.step)),
+            (before != now).then(|| format!("the run began with numerics {before} and goes on with {now}: {unlike}")),
+            (stored != precision).then(|| {
+                format!("activations were stored as {stored} until now and are {precision} from here: {unlike}")
+            }),
+        ];
+        let warnings: Vec<String> = warnings.into_iter().flatten().collect();
+        let warning = (!warnings.is_empty()).then(|| warnings.join("; "));
         let trainer = Trainer::restore(&config, data.train.len(), checkpoint, &compute);
         let trainer = group.together(trainer)?.by(provenance);
         trainer.share(group)?;

@@ -5,7 +5,7 @@ use super::{Checkpoint, TrainError};
 use crate::comm::Group;
 use crate::config::RunConfig;
 use crate::data::{DataError, Manifest, Split};
-use crate::encoder::Compute;
+use crate::encoder::{Compute, Precision};
 use crate::provenance::Provenance;
 use crate::system::host;
 use serde::{Deserialize, Serialize};
@@ -28,10 +28,11 @@ pub(super) fn start_alike(
 ) -> Result<(), TrainError> {
     let mut settings = deciding(config);
     settings["train"]["device"] = json!(config.train.device);
+    let (isa, has_bf16) = (compute.isa(), compute.precision() == Precision::Bf16);
     let alike = json!({
         "the program": provenance.program,
         "numerics": provenance.numerics,
-        "the instruction set": format!("{:?}", compute.isa()),
+        "the instruction set": format!("{:?}", if has_bf16 { isa } else { isa.for_f32() }),
         "the setting": settings,
     });
     compare(group, alike)

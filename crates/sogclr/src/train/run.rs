@@ -14,7 +14,6 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 /// How many of the newest checkpoints stay, beside those of `keep_every`.
 pub(crate) const NEWEST: usize = 2;
@@ -278,13 +277,9 @@ pub fn refuse_existing(folder: &Path) -> Result<(), TrainError> {
 fn lock(folder: &Path) -> Result<File, TrainError> {
     let path = folder.join(".lock");
     let file = File::create(&path).map_err(|source| StorageError::Write { path, source })?;
-    // A process that was killed may hold it a moment longer.
-    for _ in 0..30 {
-        match file.try_lock() {
-            Err(TryLockError::WouldBlock) => std::thread::sleep(Duration::from_millis(100)),
-            // A file system without locks is no reason to refuse.
-            _ => return Ok(file),
-        }
+    match file.try_lock() {
+        Err(TryLockError::WouldBlock) => Err(TrainError::Locked(folder.to_owned())),
+        // A file system without locks is no reason to refuse.
+        _ => Ok(file),
     }
-    Err(TrainError::Locked(folder.to_owned()))
 }

@@ -114,7 +114,8 @@ impl Trainer {
         }
         // Checkpoints of before settings were kept are trusted.
         if !checkpoint.config.is_null()
-            && let Some((key, was, is)) = first_difference(&checkpoint.config, &deciding(config))
+            && let Some((key, was, is)) =
+                first_difference(&lasting(checkpoint.config.clone()), &lasting(deciding(config)))
         {
             return Err(TrainError::Edited { key, was, is });
         }
@@ -409,4 +410,12 @@ pub(super) fn deciding(config: &RunConfig) -> Value {
         ["device", "checkpoint_minutes", "keep_every", "init"].iter().for_each(|free| drop(train.remove(*free)));
     }
     all
+}
+
+/// Those that a run keeps from its first step to its last.
+fn lasting(mut settings: Value) -> Value {
+    if let Some(train) = settings.get_mut("train").and_then(Value::as_object_mut) {
+        train.remove("precision");
+    }
+    settings
 }

@@ -3,16 +3,17 @@
 use crate::paths::{advance, learner};
 use burn::tensor::Device;
 use sogclr::cpu::{Engine, Isa};
-use sogclr::encoder::Compute;
+use sogclr::encoder::{Compute, Precision};
 use sogclr::params::export;
 use sogclr::train::Learner;
 use std::sync::Barrier;
 
 const STEPS: usize = 3;
 
-fn choices() -> [Compute; 4] {
+fn choices() -> [Compute; 5] {
     let portable = Engine { isa: Isa::PORTABLE, ..Engine::default() };
-    [Compute::cpu(), Compute::cpu_exact(), Compute::cpu_with(portable), Compute::plain(Device::flex())]
+    let bf16 = Compute::cpu().with_precision(Precision::Bf16);
+    [Compute::cpu(), Compute::cpu_exact(), Compute::cpu_with(portable), bf16, Compute::plain(Device::flex())]
 }
 
 /// The bits of all weights and buffers, and of the per-sample state.
@@ -35,8 +36,8 @@ fn train(compute: &Compute) -> Vec<Vec<u32>> {
 fn trainers_side_by_side_give_the_bytes_of_each_alone() {
     let choices = choices();
     let alone = choices.each_ref().map(train);
-    let [fast, exact, _, plain] = &alone;
-    assert!(fast != exact && exact != plain && fast != plain, "the choice shows");
+    let [fast, exact, _, bf16, plain] = &alone;
+    assert!(fast != exact && exact != plain && fast != plain && fast != bf16, "the choice shows");
 
     let start = Barrier::new(choices.len());
     let parallel = std::thread::scope(|scope| {

@@ -2,6 +2,7 @@
 //! finite differences.
 
 mod augment;
+mod bf16;
 mod clip;
 mod definitions;
 mod engines;

@@ -16,7 +16,7 @@ use sogclr::train::{Learner, StepPlan};
 use std::collections::BTreeMap;
 
 /// Features and all gradients of Σ features·probe, by name.
-fn run(config: &ResNetConfig, shape: [usize; 4], compute: &Compute) -> BTreeMap<String, Vec<f32>> {
+pub fn run(config: &ResNetConfig, shape: [usize; 4], compute: &Compute) -> BTreeMap<String, Vec<f32>> {
     let net = with_formula(config.build(shape[2], shape[1], compute), true);
     let x = images("input", shape, compute);
     let features = net.forward(x, &mut Pass::Train(&mut BufferUpdates::default(), &Group::solo()));

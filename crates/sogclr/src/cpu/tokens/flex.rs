@@ -113,11 +113,11 @@ impl TokensGrad for Flex {
         let (Branch { inner, epsilon, isa }, dy) = (branch, packed(dy));
         let [d_second, d_second_bias] = parameter_grads(isa, &second_weight, values(&mixed), values(&dy));
         let second = layer(values(&mixed), &second_weight);
-        let mut d_before = Buffer::new(values(&before).len());
+        let mut d_before = Buffer::new(values::<f32>(&before).len());
         match inner {
             Inner::Attention { heads, causal } => {
                 let log_sums = log_sums.expect("attention keeps its sums");
-                let mut d_mixed = Buffer::new(values(&mixed).len());
+                let mut d_mixed = Buffer::new(values::<f32>(&mixed).len());
                 linear_input_grad(isa, second, values(&dy), values(&second_weight), None, &mut d_mixed);
                 let (shape, all, sums) = (attending(&x, heads, causal), values(&before), values(&log_sums));
                 attention_grad(isa, shape, all, values(&mixed), sums, &d_mixed, &mut d_before);
