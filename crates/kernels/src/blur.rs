@@ -31,6 +31,7 @@ unsafe fn filter_lanes<V: Lanes>(plane: &mut [f32], width: usize, taps: &[f32], 
     let start = scratch.as_ptr().align_offset(64).min(ALIGNED);
     let (row, filtered) = scratch[start..].split_at_mut(padded.next_multiple_of(ALIGNED));
     let (filtered, out) = filtered.split_at_mut(height * stride);
+    let out = &mut out[..stride];
     for (from, to) in plane.chunks_exact(width).zip(filtered.chunks_exact_mut(stride)) {
         row[radius..radius + width].copy_from_slice(from);
         for k in 0..radius {
