@@ -63,21 +63,21 @@ unsafe fn tile<V: PairLanes, T: Element, const P: usize, const C: usize>(
 
 dispatch_pairs! {
     /// y[to + lane] = row·column for the wanted blocks of columns: rows of `len` values lie one after the other, columns
-    /// as `[block][len/2][16][2]`; of the last block `co` says how many are there.
-    pub(super) unsafe fn multiply = multiply_with(
-        rows: &[bf16], len: usize, to: &[usize], columns: &[bf16], blocks: Range<usize>, co: usize, y: &Shared<bf16>,
+    /// as `[block][len/2][16][2]`; of the last block `co` says how many are there. Outputs are rounded if they are bf16.
+    pub(super) unsafe fn multiply<T> = multiply_with(
+        rows: &[bf16], len: usize, to: &[usize], columns: &[bf16], blocks: Range<usize>, co: usize, y: &Shared<T>,
     )
 }
 
 #[inline(always)]
-unsafe fn multiply_with<V: PairLanes>(
+unsafe fn multiply_with<V: PairLanes, T: Element>(
     rows: &[bf16],
     len: usize,
     to: &[usize],
     columns: &[bf16],
     blocks: Range<usize>,
     co: usize,
-    y: &Shared<bf16>,
+    y: &Shared<T>,
 ) {
     let b_block = len * LANES;
     let whole = blocks.end.min(co / LANES);
@@ -92,7 +92,7 @@ unsafe fn multiply_with<V: PairLanes>(
                         let from = std::array::from_fn(|j| (at + j) * len);
                         let to = std::array::from_fn(|j| to[at + j] + block * LANES);
                         // SAFETY: the caller's contract.
-                        unsafe { tile::<V, bf16, $p, $c>(rows, from, 2, b, b_block, len / 2, y, to, LANES, false) };
+                        unsafe { tile::<V, T, $p, $c>(rows, from, 2, b, b_block, len / 2, y, to, LANES, false) };
                         at += $p;
                     }
                 )*
@@ -110,13 +110,13 @@ unsafe fn multiply_with<V: PairLanes>(
     }
     // A last block with fewer channels goes through a buffer.
     if blocks.end > whole {
-        let mut out = [bf16::ZERO; LANES];
+        let mut out = [T::from_f32(0.0); LANES];
         let b = &columns[whole * b_block..];
         for (row, to) in to.iter().enumerate() {
             let line = Shared::new(&mut out);
             // SAFETY: the caller's contract; `out` has sixteen places.
             unsafe {
-                tile::<V, bf16, 1, 1>(rows, [row * len], 2, b, b_block, len / 2, &line, [0], LANES, false);
+                tile::<V, T, 1, 1>(rows, [row * len], 2, b, b_block, len / 2, &line, [0], LANES, false);
                 for (lane, value) in out.iter().enumerate().take(co - whole * LANES) {
                     y.set(*value, to + whole * LANES + lane);
                 }
