@@ -18,7 +18,7 @@ use ranks::{Company, Ranks};
 use sogclr::comm::Group;
 use sogclr::provenance::Provenance;
 use std::process::ExitCode;
-use verbs::{bench, compare, config, demo, embed, eval, loss, pretrain, reproduce, resume, search, theory};
+use verbs::{bench, compare, config, demo, embed, eval, loss, manifest, pretrain, reproduce, resume, search, theory};
 
 /// Contrastive pre-training that does not need a large batch.
 ///
@@ -47,6 +47,7 @@ enum Verb {
     Search(search::Search),
     Compare(Box<compare::Compare>),
     Loss(loss::LossVerb),
+    Manifest(manifest::ManifestVerb),
     /// Show the resolved configuration, or the reference of all keys
     #[command(subcommand)]
     Config(config::ConfigVerb),
@@ -118,6 +119,7 @@ fn run(cli: Cli, group: &Group) -> Result<(), CliError> {
         Verb::Search(verb) => verb.run(),
         Verb::Compare(verb) => verb.run(group),
         Verb::Loss(verb) => verb.run(),
+        Verb::Manifest(verb) => verb.run(),
         Verb::Config(verb) => verb.run(),
         Verb::Theory(verb) => verb.run(),
         Verb::Reproduce(verb) => verb.run(),

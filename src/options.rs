@@ -33,6 +33,12 @@ pub struct RunOptions {
     /// Leave out images and captions that cannot be used; RUN/problems.txt names them
     #[arg(long)]
     pub skip_bad: bool,
+    /// Images to read and decode before the run begins: all, sample (a thousand) or none
+    ///
+    /// What was checked before is remembered, in the user's cache folder, and not read again. A broken image that nobody
+    /// looked at stops the run, after a checkpoint, when it is met.
+    #[arg(long, value_name = "WHICH")]
+    pub check: Option<String>,
     /// Leave photographs as they are stored, as torchvision does, whatever their EXIF data say of how the camera was held
     #[arg(long)]
     pub ignore_orientation: bool,
@@ -104,6 +110,7 @@ pub const FLAGS: &[(&str, &str)] = &[
     ("data.class_names", "--set data.class_names=FILE, or --class-names FILE to eval zeroshot"),
     ("data.limit", "--limit"),
     ("data.skip_bad", "--skip-bad"),
+    ("data.check", "--check"),
     ("data.ignore_orientation", "--ignore-orientation"),
     ("data.image_size", "--image-size"),
     ("data.eval_size", "--eval-size"),
@@ -144,6 +151,7 @@ impl RunOptions {
             ("data.classes", path(&self.classes)),
             ("data.limit", number(self.limit)),
             ("data.skip_bad", self.skip_bad.then_some(toml::Value::Boolean(true))),
+            ("data.check", word(&self.check)),
             ("data.ignore_orientation", self.ignore_orientation.then_some(toml::Value::Boolean(true))),
             ("data.image_size", number(self.image_size)),
             ("data.eval_size", number(self.eval_size)),

@@ -21,7 +21,8 @@ pub struct Counter {
 impl Counter {
     pub fn new(what: &'static str, total: usize) -> Self {
         let bar = ProgressBar::with_draw_target(Some(total as u64), ProgressDrawTarget::stderr());
-        let style = ProgressStyle::with_template("{msg} [{bar:30}] {pos}/{len} {eta}").expect("a valid template");
+        let style =
+            ProgressStyle::with_template("{msg} [{bar:30}] {pos}/{len} {per_sec} {eta}").expect("a valid template");
         bar.set_style(style.progress_chars("=> "));
         bar.set_message(what);
         let is_plain = !std::io::stderr().is_terminal();
@@ -39,7 +40,8 @@ impl Counter {
             *last_line = Instant::now();
             let (done, total) = (self.bar.position(), self.bar.length().unwrap_or_default());
             let left = self.bar.elapsed().mul_f64(total.saturating_sub(done) as f64 / done as f64);
-            note!("{} {done}/{total} · {} left", self.what, duration(left));
+            let rate = done as f64 / self.bar.elapsed().as_secs_f64();
+            note!("{} {done}/{total} · {rate:.0}/s · {} left", self.what, duration(left));
         }
     }
 }

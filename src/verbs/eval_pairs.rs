@@ -14,7 +14,6 @@ use sogclr::eval::{
 };
 use sogclr::math::UnitRows;
 use sogclr::report::{accuracy_cell, table};
-use sogclr::storage::read;
 use sogclr::train::Run;
 use sogclr::trained::{EvaluationOf, held_out_pairs};
 use std::collections::HashSet;
@@ -91,16 +90,14 @@ pub fn retrieval_cells(name: &str, found: &Retrieval) -> Vec<String> {
 /// Checks every image of a split, and warns if the run in `folder` was trained on some of them.
 fn check_held_out(folder: &Path, split: &mut Split, skip_bad: bool) -> Result<(), CliError> {
     let bar = Counter::new("checking images", split.len());
-    let (images, bad) = Manifest::build(split, skip_bad, || bar.inc(1))?;
+    let (mut images, bad) = Manifest::build(split, skip_bad, || bar.inc(1))?;
     drop(bar);
     if let Some(first) = bad.first() {
         note!("left out {} unreadable images, first: {first}", bad.len());
     }
-    let path = folder.join("manifest.jsonl");
-    let trained = Manifest::from_jsonl(&String::from_utf8_lossy(&read(&path)?))
-        .map_err(|error| CliError::Input(format!("{}: broken manifest ({error})", path.display())))?;
-    let trained: HashSet<&str> = trained.entries.iter().map(|entry| entry.hash.as_str()).collect();
-    let seen = images.entries.iter().filter(|entry| trained.contains(entry.hash.as_str())).count();
+    let (mut trained, mut seen) = (HashSet::new(), 0);
+    Manifest::open(folder)?.each_entry(|entry| trained.extend(entry.hash))?;
+    images.each_entry(|entry| seen += usize::from(entry.hash.is_some_and(|hash| trained.contains(&hash))))?;
     if seen > 0 {
         note!("warning: the run was trained on {seen} of these {} images, so they are not held out", split.len());
     }

@@ -8,6 +8,7 @@ pub mod embed;
 pub mod eval;
 pub mod eval_pairs;
 pub mod loss;
+pub mod manifest;
 pub mod pretrain;
 pub mod reproduce;
 pub mod resume;

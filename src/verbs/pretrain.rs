@@ -93,6 +93,9 @@ pub fn prepare(
     let pretraining = Pretraining::begin(config, data, out, crate::provenance(), group, || bar.inc(1));
     drop(bar);
     let pretraining = pretraining?;
+    if let Some(warning) = pretraining.warning() {
+        note!("{warning}");
+    }
     let bad = &pretraining.left_out()[pairs_left_out..];
     if let Some(first) = bad.first() {
         note!("left out {} unreadable images, first: {first}", bad.len());

@@ -40,7 +40,10 @@ pub const TINY: &[&str] = &[
 ];
 
 pub fn sogclr() -> Command {
-    Command::cargo_bin("sogclr").unwrap()
+    let mut command = Command::cargo_bin("sogclr").unwrap();
+    // Not the user's.
+    command.env("XDG_CACHE_HOME", concat!(env!("CARGO_TARGET_TMPDIR"), "/cache"));
+    command
 }
 
 /// Trains the tiny run into `out` with more arguments.

@@ -58,7 +58,7 @@ fn pairs_train_and_the_two_encoders_find_each_other() {
     let run = root.path().join("run");
     let (table, images) = (table.to_str().unwrap(), images.to_str().unwrap());
     train(&run, &["--pairs", table, "--images", images, "--test", table, "--epochs", "30"]);
-    for name in ["config.toml", "open_clip.json", "encoder.safetensors", "manifest.jsonl", "metrics.jsonl"] {
+    for name in ["config.toml", "open_clip.json", "encoder.safetensors", "manifest.bin", "metrics.jsonl"] {
         assert!(run.join(name).exists(), "{name}");
     }
     let print = |arguments: &[&str]| {

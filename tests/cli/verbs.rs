@@ -21,13 +21,17 @@ fn pretrain_fills_the_run_folder_and_evaluations_add_to_its_summary() {
     let root = tempfile::tempdir().unwrap();
     let run = root.path().join("run");
     train(&run, &["--keep-every", "1"]);
-    for name in ["config.toml", "manifest.jsonl", "metrics.jsonl", "encoder.safetensors", "summary.json"] {
+    for name in ["config.toml", "manifest.bin", "metrics.jsonl", "encoder.safetensors", "summary.json"] {
         assert!(run.join(name).exists(), "{name}");
     }
     let lines = std::fs::read_to_string(run.join("metrics.jsonl")).unwrap();
     assert_eq!(lines.lines().count(), 12, "two epochs of six steps");
     assert!(run.join("checkpoints/step-000000006.safetensors").exists(), "--keep-every keeps epoch 1");
-    assert_eq!(std::fs::read_to_string(run.join("manifest.jsonl")).unwrap().lines().count(), 48);
+    let output = sogclr().arg("manifest").arg(&run).output().unwrap();
+    let manifest = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success() && manifest.lines().count() == 48, "{manifest}");
+    let first: serde_json::Value = serde_json::from_str(manifest.lines().next().unwrap()).unwrap();
+    assert_eq!((first["size"].as_u64(), first["hash"].as_str().map(str::len)), (Some(784), Some(64)), "{first}");
 
     for verb in [
         &["eval", "linear"][..],

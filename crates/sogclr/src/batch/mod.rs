@@ -48,8 +48,8 @@ impl BatchPlan {
     }
 
     /// The order in which `epoch` visits the samples.
-    pub fn order(&self, epoch: usize) -> Vec<usize> {
-        SampleRng::new(self.seed, Purpose::Shuffle, epoch as u64, 0, 0).permutation(self.samples)
+    pub fn order(&self, epoch: usize) -> Vec<u32> {
+        SampleRng::new(self.seed, Purpose::Shuffle, epoch as u64, 0, 0).order(self.samples)
     }
 }
 
@@ -139,7 +139,7 @@ impl Loader {
                     (epoch, order) = (now, plan.order(now));
                 }
                 let first = step % plan.steps_per_epoch() * plan.batch;
-                let ids = order[first..first + plan.batch].to_vec();
+                let ids = order[first..first + plan.batch].iter().map(|&id| id as usize).collect();
                 let batch = render_batch(&split, &rendering, step, epoch, ids, share);
                 let failed = batch.is_err();
                 // The receiver is gone once training stops.

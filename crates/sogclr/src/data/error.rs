@@ -107,6 +107,9 @@ pub enum DataError {
         /// Images that there are.
         available: usize,
     },
+    /// What is known of many images goes through a temporary file.
+    #[error("cannot use a temporary file: {0}; free some space there, or name another folder in TMPDIR")]
+    Scratch(std::io::Error),
     /// The data differs from the run's manifest; the first difference.
     #[error("the data changed since the run began: {0}; restore it, or start a new run")]
     Changed(String),

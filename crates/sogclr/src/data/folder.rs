@@ -72,6 +72,10 @@ impl Source for FolderImages {
         self.shape(Rows::AsStored, index)
     }
 
+    fn folder(&self) -> Option<&Path> {
+        Some(&self.root)
+    }
+
     fn stamp(&self, index: usize) -> Option<(u64, u128)> {
         let meta = std::fs::metadata(self.root.join(&self.files[index])).ok()?;
         let modified = meta.modified().ok()?.duration_since(UNIX_EPOCH).ok()?.as_nanos();

@@ -4,6 +4,8 @@
 //! Adding a format: a new file with an `open` function, and one line in `FORMATS`.
 
 mod archive;
+mod check_cache;
+mod checks;
 mod cifar;
 mod describe;
 mod embedded;
@@ -12,16 +14,18 @@ mod folder;
 mod idx;
 mod image;
 mod imagenet_s;
+mod ledger;
 mod manifest;
 mod memory;
 pub mod pairs;
 mod subset;
 
 pub use self::image::{Dimensions, Image, Samples};
+pub use checks::CheckImages;
 pub use describe::Description;
 pub(crate) use embedded::EMBEDDED;
 pub use error::DataError;
-pub use manifest::{Manifest, ManifestEntry};
+pub use manifest::{Checked, Manifest, ManifestEntry};
 
 use crate::check::{Problem, require};
 use crate::math::{Purpose, SampleRng};
@@ -89,6 +93,10 @@ pub struct DataConfig {
     pub eval_size: Option<usize>,
     /// Leave out images and captions that cannot be used instead of refusing to start.
     pub skip_bad: bool,
+    /// Which images are read and decoded before the run begins: `all`, `sample` (a thousand, drawn by the seed) or `none`. What is
+    /// known from an earlier check is not read again. A broken image that nobody looked at stops the run when it is met.
+    #[serde(default, skip_serializing_if = "CheckImages::is_all")]
+    pub check: CheckImages,
     /// Leave images as they are stored, whatever their EXIF data say of how the camera was held. torchvision does so, and so
     /// do runs that were made before there was this key: where it is absent from a run's `config.toml`, it is true.
     #[serde(default = "ignored", skip_serializing_if = "is_ignored")]
@@ -193,6 +201,11 @@ pub trait Source: Send + Sync {
         self.dimensions(index)
     }
 
+    /// The folder that names are relative to, where each image is a file of its own.
+    fn folder(&self) -> Option<&Path> {
+        None
+    }
+
     /// Size and time of last change without reading, where the image is a file of its own.
     fn stamp(&self, _index: usize) -> Option<(u64, u128)> {
         None
@@ -207,14 +220,15 @@ pub struct Split {
     labels: Option<Arc<Vec<u32>>>,
     /// Captions of every image of the source.
     captions: Option<Arc<Vec<Vec<String>>>>,
-    rows: Vec<usize>,
+    /// Places in the source, of which there are at most 2³².
+    rows: Vec<u32>,
     is_as_stored: bool,
 }
 
 impl Split {
     /// Every image of `source`; `labels` has a class for each of them.
     pub fn new(source: Arc<dyn Source>, labels: Option<Vec<u32>>) -> Self {
-        let rows = (0..source.count()).collect();
+        let rows = (0..u32::try_from(source.count()).expect("at most 2^32 images")).collect();
         Self { source, labels: labels.map(Arc::new), captions: None, rows, is_as_stored: false }
     }
 
@@ -239,35 +253,40 @@ impl Split {
         self.rows.is_empty()
     }
 
+    /// The place of an image in the source.
+    fn row(&self, id: usize) -> usize {
+        self.rows[id] as usize
+    }
+
     /// Decodes an image.
     pub fn image(&self, id: usize) -> Result<Image, DataError> {
         match self.is_as_stored {
-            true => self.source.image_as_stored(self.rows[id]),
-            false => self.source.image(self.rows[id]),
+            true => self.source.image_as_stored(self.row(id)),
+            false => self.source.image(self.row(id)),
         }
     }
 
     /// The shape of an image, where possible without decoding it.
     pub fn dimensions(&self, id: usize) -> Result<Dimensions, DataError> {
         match self.is_as_stored {
-            true => self.source.dimensions_as_stored(self.rows[id]),
-            false => self.source.dimensions(self.rows[id]),
+            true => self.source.dimensions_as_stored(self.row(id)),
+            false => self.source.dimensions(self.row(id)),
         }
     }
 
     /// The name of an image, as [`Source::name`] gives it.
     pub fn name(&self, id: usize) -> String {
-        self.source.name(self.rows[id])
+        self.source.name(self.row(id))
     }
 
     /// The class of an image; `None` without labels.
     pub fn label(&self, id: usize) -> Option<u32> {
-        self.labels.as_ref().map(|labels| labels[self.rows[id]])
+        self.labels.as_ref().map(|labels| labels[self.row(id)])
     }
 
     /// The captions of an image; none where the data has no text.
     pub fn captions(&self, id: usize) -> &[String] {
-        self.captions.as_ref().map_or(&[], |captions| &captions[self.rows[id]])
+        self.captions.as_ref().map_or(&[], |captions| &captions[self.row(id)])
     }
 
     /// The caption that `epoch` draws for an image, a function of (seed, epoch, image).
@@ -292,9 +311,9 @@ impl Split {
     pub fn digest(&self) -> Result<String, DataError> {
         use rayon::prelude::*;
         let line = |id: usize| {
-            let content = match self.source.stamp(self.rows[id]) {
+            let content = match self.source.stamp(self.row(id)) {
                 Some((size, modified)) => format!("{size} {modified}"),
-                None => self.source.check(self.rows[id])?.hash,
+                None => self.source.check(self.row(id))?.hash,
             };
             Ok(format!("{}\t{content}\t{:?}\t{:?}\n", self.name(id), self.label(id), self.captions(id)))
         };

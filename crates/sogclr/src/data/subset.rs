@@ -53,7 +53,7 @@ fn renumber(split: &mut Split, old: &[String], new: &[String]) {
     let place: Vec<Option<u32>> =
         old.iter().map(|class| new.iter().position(|name| name == class).map(|at| at as u32)).collect();
     let Some(labels) = split.labels.clone() else { return };
-    split.rows.retain(|&row| place[labels[row] as usize].is_some());
+    split.rows.retain(|&row| place[labels[row as usize] as usize].is_some());
     split.labels = Some(Arc::new(labels.iter().map(|&label| place[label as usize].unwrap_or(u32::MAX)).collect()));
 }
 
@@ -62,18 +62,19 @@ pub(super) fn limit(split: &mut Split, limit: usize, seed: u64) -> Result<(), Da
     if limit > split.len() {
         return Err(DataError::Limit { limit, available: split.len() });
     }
-    let mut order = SampleRng::new(seed, Purpose::Subset, 0, 0, 0).permutation(split.len());
+    let mut order = SampleRng::new(seed, Purpose::Subset, 0, 0, 0).order(split.len());
     // The k-th image of each class before the (k+1)-th of any.
-    let mut seen = std::collections::HashMap::<Option<u32>, usize>::new();
-    let mut rank = vec![0; split.len()];
+    let mut seen = std::collections::HashMap::<Option<u32>, u32>::new();
+    let mut rank = vec![0_u32; split.len()];
     for &id in &order {
+        let id = id as usize;
         let count = seen.entry(split.label(id)).or_default();
         rank[id] = *count;
         *count += 1;
     }
-    order.sort_by_key(|&id| if split.is_labelled() { rank[id] } else { 0 });
+    order.sort_by_key(|&id| if split.is_labelled() { rank[id as usize] } else { 0 });
     let mut chosen = vec![false; split.len()];
-    order[..limit].iter().for_each(|&id| chosen[id] = true);
+    order[..limit].iter().for_each(|&id| chosen[id as usize] = true);
     split.retain(|id| chosen[id]);
     Ok(())
 }

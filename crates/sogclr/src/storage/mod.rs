@@ -5,7 +5,7 @@ mod tensors;
 pub use tensors::{load_ids, load_tensors, save_tensors, tensors_from_bytes, tensors_to_bytes};
 
 use std::fs::File;
-use std::io::{self, Write};
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 /// What can go wrong with files.
@@ -47,12 +47,17 @@ pub enum StorageError {
 
 /// Replaces `path` by `bytes` in one step; a crash at any moment leaves the old file or the new one.
 pub fn write_atomic(path: &Path, bytes: &[u8]) -> Result<(), StorageError> {
+    copy_atomic(path, bytes)
+}
+
+/// The same with what `content` gives, which need not fit into memory.
+pub fn copy_atomic(path: &Path, mut content: impl Read) -> Result<(), StorageError> {
     // Of this process alone: another may be writing the same file.
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let temporary = path.with_file_name(format!("{name}.{}.partial", std::process::id()));
-    let write = || {
+    let mut write = || {
         let mut file = File::create(&temporary)?;
-        file.write_all(bytes)?;
+        io::copy(&mut content, &mut file)?;
         file.sync_all()?;
         std::fs::rename(&temporary, path)?;
         sync_folder(path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new(".")))

@@ -6,7 +6,7 @@ use super::{Checkpoint, Metrics, Outcome, Run, StepReport, TrainError, Trainer, 
 use crate::batch::Share;
 use crate::comm::Group;
 use crate::config::{ConfigError, RunConfig};
-use crate::data::{DataConfig, Dataset, Split};
+use crate::data::{DataConfig, DataError, Dataset, Manifest, Split};
 use crate::encoder::EncoderConfig;
 use crate::provenance::Provenance;
 use crate::storage::write_atomic;
@@ -117,10 +117,11 @@ impl Pretraining {
         if config.data == (DataConfig { image_size, eval_size, ..Default::default() }) && !is_embedded {
             config.data.own = Some(title);
         }
-        let (manifest, mut bad) = check_images(group, &mut split, config.data.skip_bad, &checked)?;
+        let (settings, mut notes) = ((&config.data, config.seed), Vec::new());
+        let (mut manifest, mut bad) = check_images(group, &mut split, settings, &mut notes, &checked)?;
         let has_test = test.is_some();
         if let Some(mut test) = test {
-            bad.extend(check_images(group, &mut test, config.data.skip_bad, &checked)?.1);
+            bad.extend(check_images(group, &mut test, settings, &mut notes, &checked)?.1);
         }
         if !bad.is_empty() {
             // What fitted all images may not fit those that are left.
@@ -129,16 +130,17 @@ impl Pretraining {
         let trainer = group.together(Trainer::new(&config, split.len(), &compute))?.by(provenance.clone());
         trainer.share(group)?;
         let left_out = [problems, bad].concat();
-        let create = || {
-            let run = Run::create(out, config.clone(), &manifest, &provenance)?;
+        let mut create = || {
+            let run = Run::create(out, config.clone(), &mut manifest, &provenance)?;
             if !left_out.is_empty() {
                 write_atomic(&out.join("problems.txt"), (left_out.join("\n") + "\n").as_bytes())?;
             }
             Ok::<_, TrainError>(run)
         };
-        let run = group.together(group.is_first().then(create).transpose())?;
+        let run = group.together(group.is_first().then(&mut create).transpose())?;
         let (folder, group, split) = (out.to_owned(), group.clone(), Arc::new(split));
-        Ok(Self { run, folder, config, trainer, group, split, has_test, left_out, warning: None })
+        let warning = (!notes.is_empty()).then(|| notes.join("; "));
+        Ok(Self { run, folder, config, trainer, group, split, has_test, left_out, warning })
     }
 
     /// Goes on with the run in `folder`, which rank 0 alone needs to reach, from its last whole checkpoint. The number of ranks
@@ -173,9 +175,9 @@ impl Pretraining {
     ) -> Result<Self, TrainError> {
         let compute = group.together(open_for(&config.train, group.place().local_rank))?;
         start_alike(group, &provenance, &config, &compute)?;
-        let manifest = run.as_ref().map_or(Ok(Vec::new()), |_| Run::read_manifest(folder));
-        let manifest = group.from_first(group.together(manifest)?);
-        let data = group.together(narrowed(folder, &config, &manifest, data))?;
+        let manifest = group.together(run.as_ref().map(|_| Manifest::open(folder)).transpose())?;
+        let mut manifest = group.together(shared(group, manifest))?;
+        let data = group.together(narrowed(&config, &mut manifest, data))?;
         let found = group.together(run.as_ref().map(Run::latest).transpose())?;
         let (checkpoint, broken) = match found {
             Some((checkpoint, broken)) if group.size() > 1 => {
@@ -235,7 +237,7 @@ impl Pretraining {
         &self.left_out
     }
 
-    /// What the user of a resumed run should know.
+    /// What the user should know.
     pub fn warning(&self) -> Option<&str> {
         self.warning.as_deref()
     }
@@ -297,6 +299,19 @@ fn can_begin(config: &RunConfig, out: &Path, group: &Group) -> Result<(), TrainE
     match free_memory_gb().and_then(|free| too_large(config, free * group.size() as f64)) {
         Some(problem) => Err(TrainError::Memory(problem)),
         None => Ok(()),
+    }
+}
+
+/// The manifest that rank 0 has opened.
+fn shared(group: &Group, manifest: Option<Manifest>) -> Result<Manifest, DataError> {
+    match manifest {
+        Some(manifest) if group.size() == 1 => Ok(manifest),
+        Some(mut manifest) => {
+            let bytes = manifest.to_bytes();
+            group.from_first(bytes.as_deref().unwrap_or_default().to_vec());
+            bytes.map(|_| manifest)
+        }
+        None => Ok(Manifest::from_bytes(group.from_first(Vec::new()))),
     }
 }
 

@@ -4,7 +4,7 @@ use super::trainer::deciding;
 use super::{Checkpoint, TrainError};
 use crate::comm::Group;
 use crate::config::RunConfig;
-use crate::data::{DataError, Manifest, Split};
+use crate::data::{Checked, DataConfig, DataError, Manifest, Split};
 use crate::encoder::{Compute, Precision};
 use crate::provenance::Provenance;
 use crate::system::host;
@@ -40,6 +40,9 @@ pub(super) fn start_alike(
 
 /// Refuses ranks whose list of samples differs from that of rank 0.
 fn same_samples(group: &Group, split: &Split) -> Result<(), TrainError> {
+    if group.size() == 1 {
+        return Ok(());
+    }
     let mut hasher = blake3::Hasher::new();
     for id in 0..split.len() {
         let labelled = (split.name(id), split.label(id), split.captions(id));
@@ -76,24 +79,41 @@ fn compare(group: &Group, alike: Value) -> Result<(), TrainError> {
 pub(super) fn check_images(
     group: &Group,
     split: &mut Split,
-    skip_bad: bool,
+    (config, seed): (&DataConfig, u64),
+    notes: &mut Vec<String>,
     progress: impl Fn() + Sync,
 ) -> Result<(Manifest, Vec<String>), TrainError> {
     same_samples(group, split)?;
     let (rank, size, count) = (group.rank(), group.size(), split.len());
-    let checked = Manifest::check(split, rank * count / size..(rank + 1) * count / size, progress);
+    let ours = rank * count / size..(rank + 1) * count / size;
+    let checked = group.together(Manifest::check(split, ours, config.check, seed, progress))?;
+    notes.extend_from_slice(&checked.notes);
     if size == 1 {
-        return Ok(Manifest::of(split, checked, skip_bad)?);
+        return Ok(Manifest::of(split, vec![checked], config.skip_bad)?);
     }
-    let parts = group.gather_bytes(serde_json::to_vec(&checked).expect("plain data"));
-    let parts = parts.iter().map(|part| serde_json::from_slice::<Vec<_>>(part).expect("what a rank has written"));
-    let (manifest, bad) = Manifest::of(split, parts.flatten().collect(), skip_bad)?;
+    let parts = group.together(gathered(group, checked))?;
+    let (mut manifest, bad) = Manifest::of(split, parts, config.skip_bad)?;
     let verified = manifest.verify(split).map_err(|error| match error {
         DataError::Changed(what) => TrainError::OtherCopy(what),
         other => other.into(),
     });
     group.together(verified)?;
     Ok((manifest, bad))
+}
+
+/// What all ranks have found.
+fn gathered(group: &Group, checked: Checked) -> Result<Vec<Checked>, TrainError> {
+    let Checked { mut manifest, bad, looked_at, .. } = checked;
+    // Every rank takes part in both exchanges, also one whose part cannot be read.
+    let ours = manifest.to_bytes();
+    let manifests = group.gather_bytes(ours.as_deref().unwrap_or_default().to_vec());
+    let others = group.gather_bytes(serde_json::to_vec(&(bad, looked_at)).expect("plain data"));
+    ours?;
+    let parts = manifests.into_iter().zip(others).map(|(manifest, other)| {
+        let (bad, looked_at) = serde_json::from_slice(&other).expect("what a rank has written");
+        Checked { manifest: Manifest::from_bytes(manifest), bad, looked_at, notes: Vec::new() }
+    });
+    Ok(parts.collect())
 }
 
 /// Refuses to go on where the ranks' replicas differ.

@@ -1,4 +1,4 @@
-//! The run folder: `config.toml`, `manifest.jsonl`, `metrics.jsonl`, `checkpoints/`, `encoder.safetensors`,
+//! The run folder: `config.toml`, `manifest.bin`, `metrics.jsonl`, `checkpoints/`, `encoder.safetensors`,
 //! `load.py`, `summary.json`, `open_clip.json` for image–text pairs, and `problems.txt` where something was left out.
 
 use super::{Checkpoint, TrainError};
@@ -8,7 +8,7 @@ use crate::encoder::{load_script, to_open_clip};
 use crate::loss::{GLOBAL_TAU, LOG_SCALE};
 use crate::params::NamedTensors;
 use crate::provenance::Provenance;
-use crate::storage::{StorageError, read, save_tensors, write_atomic};
+use crate::storage::{StorageError, copy_atomic, read, save_tensors, write_atomic};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
@@ -31,7 +31,7 @@ impl Run {
     pub fn create(
         folder: &Path,
         config: RunConfig,
-        manifest: &Manifest,
+        manifest: &mut Manifest,
         provenance: &Provenance,
     ) -> Result<Self, TrainError> {
         refuse_existing(folder)?;
@@ -39,7 +39,7 @@ impl Run {
         std::fs::create_dir_all(&checkpoints)
             .map_err(|source| StorageError::Write { path: folder.to_owned(), source })?;
         let lock = lock(folder)?;
-        write_atomic(&folder.join("manifest.jsonl"), manifest.to_jsonl().as_bytes())?;
+        copy_atomic(&folder.join(Manifest::FILE), manifest.content()?)?;
         if let Some(open_clip) = config.model().open_clip() {
             write_atomic(&folder.join("open_clip.json"), format!("{open_clip:#}\n").as_bytes())?;
         }
@@ -94,12 +94,7 @@ impl Run {
     /// The run's training data, narrowed to its manifest and checked against it.
     pub fn open_data_of(folder: &Path, config: &RunConfig) -> Result<Dataset, TrainError> {
         let data = Self::open_all_data_of(folder, config)?;
-        narrowed(folder, config, &Self::read_manifest(folder)?, data)
-    }
-
-    /// The manifest, as it stands in its file.
-    pub(super) fn read_manifest(folder: &Path) -> Result<Vec<u8>, TrainError> {
-        Ok(read(&folder.join("manifest.jsonl"))?)
+        narrowed(config, &mut Manifest::open(folder)?, data)
     }
 
     /// The data that the run was drawn from.
@@ -233,17 +228,8 @@ impl Run {
     }
 }
 
-/// The data of a run as its manifest has it.
 /// The data of a run, narrowed to its manifest and checked against it.
-pub(super) fn narrowed(
-    folder: &Path,
-    config: &RunConfig,
-    manifest: &[u8],
-    mut data: Dataset,
-) -> Result<Dataset, TrainError> {
-    let broken =
-        |error| DataError::Format { path: folder.join("manifest.jsonl"), cause: format!("broken manifest ({error})") };
-    let manifest = Manifest::from_jsonl(&String::from_utf8_lossy(manifest)).map_err(broken)?;
+pub(super) fn narrowed(config: &RunConfig, manifest: &mut Manifest, mut data: Dataset) -> Result<Dataset, TrainError> {
     manifest.verify(&mut data.train)?;
     config.validate(&data.describe_at(config.augment.views[0].size))?;
     Ok(data)

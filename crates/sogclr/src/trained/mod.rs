@@ -97,8 +97,7 @@ impl TrainedRun {
 
     /// Training images, by the run's manifest.
     pub fn train_len(&self) -> Result<usize, TrainedError> {
-        let bytes = crate::storage::read(&self.folder.join("manifest.jsonl"))?;
-        Ok(bytes.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()).count())
+        Ok(Manifest::open(&self.folder)?.count()?)
     }
 
     /// What training took; `None` until it has finished.
