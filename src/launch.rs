@@ -31,7 +31,7 @@ fn spawn(cell: &Cell, start: Start, stop: &AtomicBool) -> Result<Trained, CliErr
         Start::New => command.arg("pretrain").arg("--config").arg(&recipe).arg("--out").arg(&cell.folder),
     };
     forget_launcher(&mut command);
-    command.args(["--threads", &rayon::current_num_threads().to_string()]).stdout(Stdio::null());
+    command.arg("--no-report").args(["--threads", &rayon::current_num_threads().to_string()]).stdout(Stdio::null());
     let status = wait(own_group(&mut command).spawn().map_err(failed)?, stop).map_err(failed)?;
     if stop.load(Ordering::Relaxed) {
         return Ok(Trained::Stopped);

@@ -18,7 +18,9 @@ use ranks::{Company, Ranks};
 use sogclr::comm::Group;
 use sogclr::provenance::Provenance;
 use std::process::ExitCode;
-use verbs::{bench, compare, config, demo, embed, eval, loss, manifest, pretrain, reproduce, resume, search, theory};
+use verbs::{
+    bench, compare, config, demo, embed, eval, loss, manifest, pretrain, report, reproduce, resume, search, theory,
+};
 
 /// Contrastive pre-training that does not need a large batch.
 ///
@@ -45,6 +47,7 @@ enum Verb {
     Eval(eval::Eval),
     Embed(embed::Embed),
     Search(search::Search),
+    Report(report::Report),
     Compare(Box<compare::Compare>),
     Loss(loss::LossVerb),
     Manifest(manifest::ManifestVerb),
@@ -117,6 +120,7 @@ fn run(cli: Cli, group: &Group) -> Result<(), CliError> {
         Verb::Eval(verb) => verb.run(group),
         Verb::Embed(verb) => verb.run(group),
         Verb::Search(verb) => verb.run(),
+        Verb::Report(verb) => verb.run(),
         Verb::Compare(verb) => verb.run(group),
         Verb::Loss(verb) => verb.run(),
         Verb::Manifest(verb) => verb.run(),

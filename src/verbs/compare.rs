@@ -1,5 +1,6 @@
 //! `sogclr compare`: a race of methods under one budget.
 
+use super::report::leave_report;
 use crate::error::CliError;
 use crate::interrupt::stop_on_ctrl_c;
 use crate::launch::{stopped, train};
@@ -112,6 +113,9 @@ impl Compare {
         let failed = rows.iter().flat_map(|row| &row.failures).next().cloned();
         rows.push(untrained);
         say!("\n{}\n\ntables: {}/compare.{{md,csv,json}}", markdown(&rows, config), self.out.display());
+        // Those of the first seed: the others differ by chance alone.
+        let first = cells.iter().map(|cells| &cells[0]).filter(|cell| cell.cost().is_some());
+        leave_report(&self.out, &first.map(|cell| cell.folder.clone()).collect::<Vec<_>>());
         match failed {
             Some(problem) => Err(CliError::Failed(format!("not every run finished: {problem}"))),
             None => Ok(()),

@@ -4,6 +4,7 @@
 use super::eval::measured;
 use super::eval_pairs::{RETRIEVAL_HEADER, retrieval, retrieval_cells};
 use super::pretrain::{Verbosity, prepare, refuse_existing, train};
+use super::report::leave_report;
 use crate::error::CliError;
 use crate::interrupt::stop_on_ctrl_c;
 use crate::output::say;
@@ -74,6 +75,7 @@ impl Demo {
         );
         say!("{}", table(&["encoder", "linear top-1 % (95 % interval)", "kNN top-1 % (95 % interval)"], &rows));
         say!("\nruns: {}/sogclr and {}/simclr", out.display(), out.display());
+        leave_report(&out, &["sogclr", "simclr"].map(|method| out.join(method)));
         say!("next: sogclr pretrain YOUR_IMAGES --out runs/mine");
         Ok(())
     }
@@ -101,7 +103,8 @@ impl Demo {
             self.seed,
             began.elapsed().as_secs_f64()
         );
-        say!("{}", table(&RETRIEVAL_HEADER, &rows));
+        say!("{}\n", table(&RETRIEVAL_HEADER, &rows));
+        leave_report(out, &["sogclr", "clip"].map(|method| out.join(method)));
         let out = out.display();
         say!("\nruns: {out}/sogclr and {out}/clip");
         say!("next: sogclr search {out}/sogclr \"red heart\"");

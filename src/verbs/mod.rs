@@ -10,6 +10,7 @@ pub mod eval_pairs;
 pub mod loss;
 pub mod manifest;
 pub mod pretrain;
+pub mod report;
 pub mod reproduce;
 pub mod resume;
 pub mod search;

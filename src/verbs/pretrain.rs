@@ -1,5 +1,6 @@
 //! `sogclr pretrain`: from images to a trained encoder.
 
+use super::report::leave_report;
 use crate::error::CliError;
 use crate::interrupt::stop_on_ctrl_c;
 use crate::options::RunOptions;
@@ -34,6 +35,9 @@ pub struct Pretrain {
     /// New folder for the run
     #[arg(long, value_name = "RUN")]
     out: PathBuf,
+    /// Leave out RUN/report.html, which takes some seconds at the end
+    #[arg(long)]
+    no_report: bool,
     #[command(flatten)]
     watchdog: Watchdog,
 }
@@ -62,7 +66,11 @@ impl Pretrain {
         let stop = stop_on_ctrl_c()?;
         self.watchdog.watch(group);
         let outcome = train(&mut pretraining, &stop, "training")?;
-        finish(outcome, pretraining.folder(), measurable)
+        finish(outcome, pretraining.folder(), measurable)?;
+        if group.is_first() && !self.no_report {
+            leave_report(pretraining.folder(), &[pretraining.folder().to_owned()]);
+        }
+        Ok(())
     }
 }
 

@@ -1,6 +1,7 @@
 //! `sogclr resume`: continue a run exactly where its last checkpoint left it.
 
 use super::pretrain::{Measurable, Watchdog, finish, train};
+use super::report::leave_report;
 use crate::error::CliError;
 use crate::interrupt::stop_on_ctrl_c;
 use crate::output::{note, say};
@@ -18,6 +19,9 @@ use std::path::PathBuf;
 pub struct Resume {
     /// Folder that `sogclr pretrain --out` made
     run: PathBuf,
+    /// Leave out RUN/report.html, which takes some seconds at the end
+    #[arg(long)]
+    no_report: bool,
     #[command(flatten)]
     watchdog: Watchdog,
 }
@@ -39,6 +43,10 @@ impl Resume {
         let measurable = Measurable::of(&pretraining);
         self.watchdog.watch(group);
         let outcome = train(&mut pretraining, &stop, "training")?;
-        finish(outcome, pretraining.folder(), measurable)
+        finish(outcome, pretraining.folder(), measurable)?;
+        if group.is_first() && !self.no_report {
+            leave_report(pretraining.folder(), &[self.run]);
+        }
+        Ok(())
     }
 }

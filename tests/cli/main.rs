@@ -10,6 +10,7 @@ mod gpu;
 mod interrupted;
 mod loss_verb;
 mod pairs;
+mod report;
 mod reproduce;
 mod reproducible;
 mod theory;

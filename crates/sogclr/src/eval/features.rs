@@ -122,6 +122,16 @@ impl FrozenEncoder {
         Ok(Labelled { features, labels })
     }
 
+    /// Features of the centre views of the images `ids`.
+    pub fn features_at(
+        &self,
+        split: &Split,
+        ids: &[usize],
+        progress: impl Fn(usize) + Sync,
+    ) -> Result<Matrix, EvalError> {
+        self.features_of(split, ids, None, progress)
+    }
+
     /// Features of randomly cropped and flipped views, the randomness a function of (seed, epoch, image).
     pub fn extract_crops(
         &self,

@@ -20,7 +20,7 @@ mod zero_shot;
 use crate::comm::Halt;
 pub use accuracy::Accuracy;
 pub use features::{FrozenEncoder, Labelled};
-pub use knn::{knn_accuracy, knn_scores};
+pub use knn::{knn_accuracy, knn_among, knn_scores};
 pub use linear_fast::linear_fast;
 pub use linear_paper::{PaperMeasured, PaperProtocol, linear_paper};
 pub use logistic::{LinearClassifier, fit_logistic};

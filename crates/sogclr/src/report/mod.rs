@@ -1,12 +1,21 @@
-//! Results for people: tables and a sheet of pictures.
+//! Results for people: tables, a sheet of pictures, and the page of a run.
 
 mod comparison;
+mod html;
+mod looked;
+mod picture;
+mod run_report;
 mod sheet;
 mod study;
+mod verdict;
 
 pub use comparison::{Contender, comparison_csv, comparison_markdown, mean_and_error};
+pub use html::{Updates, page};
+pub use looked::{Extremes, Looked, Shown, Viewed, Votes};
+pub use run_report::RunReport;
 pub use sheet::contact_sheet;
 pub use study::{CurveCell, Results, point};
+pub use verdict::{Evidence, Judgement};
 
 use crate::eval::Accuracy;
 use comparison::{mixed_versions, percent};

@@ -1,5 +1,6 @@
 //! A picture of pictures.
 
+use super::picture::rgb;
 use crate::data::Image;
 use image::imageops::{FilterType, overlay, resize};
 use image::{ImageFormat, Rgb, RgbImage};
@@ -27,14 +28,6 @@ pub fn contact_sheet(pictures: &[Image]) -> Vec<u8> {
     let mut bytes = Cursor::new(Vec::new());
     sheet.write_to(&mut bytes, ImageFormat::Png).expect("an RGB image is a PNG");
     bytes.into_inner()
-}
-
-fn rgb(picture: &Image) -> RgbImage {
-    RgbImage::from_fn(picture.width as u32, picture.height as u32, |x, y| {
-        let first = (y as usize * picture.width + x as usize) * picture.channels;
-        let value = |channel: usize| picture.data.unit(first + channel.min(picture.channels - 1));
-        Rgb([0, 1, 2].map(|channel| (255.0 * value(channel)).round() as u8))
-    })
 }
 
 #[cfg(test)]

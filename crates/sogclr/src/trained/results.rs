@@ -39,6 +39,12 @@ impl EvaluationOf {
 }
 
 impl TrainedRun {
+    /// Every evaluation that was kept, and what it found.
+    pub fn evaluations(&self) -> Vec<(EvaluationOf, Value)> {
+        let known: Vec<Value> = Run::read_entry(self.folder(), KEY).unwrap_or_default();
+        known.into_iter().filter_map(|entry| Some((entry_of(&entry)?, entry["result"].clone()))).collect()
+    }
+
     /// The result of that evaluation: known from before, or measured now with the other ranks of `group`, and kept.
     pub fn measured_once<T: Serialize + DeserializeOwned, E: From<StorageError>>(
         &self,
