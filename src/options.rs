@@ -7,7 +7,8 @@ use std::path::PathBuf;
 
 #[derive(Args, Clone, Default)]
 pub struct RunOptions {
-    /// Folder of images (any depth), CIFAR binary batches or IDX files; the embedded Fashion-MNIST if left out
+    /// Folder of images (any depth), a .zip or .tar of one, tar shards, a .txt list, CIFAR binary batches or IDX files
+    /// (docs/data.md); the embedded Fashion-MNIST if left out
     pub data: Option<PathBuf>,
     /// Image–text pairs instead: a .tsv, .csv or .jsonl of image and caption, Flickr8k.token.txt, or tar shards
     ///
@@ -21,7 +22,7 @@ pub struct RunOptions {
     /// Make pairs of labelled images: a caption with [CLASS] in it, such as "This is a photo of [CLASS]"
     #[arg(long, value_name = "TEXT")]
     pub template: Option<String>,
-    /// Folder with test images, if DATA has no val/ or test/ of its own; with --pairs, a file of held-out pairs
+    /// Test images, in any form of DATA, if DATA has no val/ or test/ of its own; with --pairs, a file of held-out pairs
     #[arg(long, value_name = "DIR")]
     pub test: Option<PathBuf>,
     /// File with one class name on each line: use only these

@@ -21,7 +21,7 @@ use std::path::PathBuf;
 pub struct Embed {
     /// Folder that `sogclr pretrain --out` made
     run: PathBuf,
-    /// Folder or .zip of images, whole; the training images of the run if left out
+    /// Folder or archive of images, whole, or another form of DATA; the training images of the run if left out
     data: Option<PathBuf>,
     /// File for the features
     #[arg(long, value_name = "OUT")]

@@ -16,9 +16,11 @@ pub enum DataError {
         /// The `config.toml` that names it.
         config: PathBuf,
     },
-    /// A file stands where a folder was expected.
-    #[error("{0} is a file: name the folder that holds the images")]
-    NotAFolder(PathBuf),
+    /// A file that is no data.
+    #[error(
+        "{0} is a file that holds no images: name a folder of images, a .zip or .tar of one, or a .txt list of images"
+    )]
+    UnknownFile(PathBuf),
     /// There is no image at the path.
     #[error("{0} holds no images: expected jpg, png, webp, gif, bmp or tif files, IDX files or CIFAR batches")]
     Empty(PathBuf),

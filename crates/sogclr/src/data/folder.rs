@@ -1,10 +1,9 @@
-//! Any folder of images, recursive. Labels come from the first folder level if every image lies in a folder; a few that do
-//! not are an error. `train/` (`training`) and `val/` (`valid`, `validation`, `dev`) or `test/` (`testing`) in any case are
-//! splits. Beside other folders of images, and without a held-out one, a `train/` without folders of its own is a class; else it is an error.
+//! Any folder of images, recursive; `tree.rs` says what is a split and what is a class.
 
 use super::image::{Rows, header_dimensions};
-use super::{DataError, Dataset, Dimensions, Fingerprint, Image, Source, Split};
-use std::collections::{HashMap, HashSet, VecDeque};
+use super::tree::{Tree, place};
+use super::{DataError, Dimensions, Fingerprint, Image, Source};
+use std::collections::{HashSet, VecDeque};
 use std::fs::File;
 use std::io::BufReader;
 use std::path::{Path, PathBuf};
@@ -12,10 +11,6 @@ use std::sync::Arc;
 use std::time::UNIX_EPOCH;
 
 const EXTENSIONS: [&str; 8] = ["jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff"];
-
-/// Names of the training and of the held-out split; of several the first counts.
-const TRAIN: [&str; 2] = ["train", "training"];
-const HELD_OUT: [&str; 6] = ["val", "valid", "validation", "dev", "test", "testing"];
 
 pub(super) struct FolderImages {
     pub root: PathBuf,
@@ -83,78 +78,28 @@ impl Source for FolderImages {
     }
 }
 
-/// Opens the splits and classes of `folder`.
-pub(super) fn open(folder: &Path) -> Result<Dataset, DataError> {
-    let (train_root, test_root) = splits(folder)?.unwrap_or_else(|| (folder.to_owned(), None));
-    let files = list(&train_root)?;
-    if files.is_empty() {
-        return Err(DataError::Empty(folder.to_owned()));
-    }
-    let classes = classes_of(&train_root, &files)?;
-    let labels = classes.as_ref().map(|classes| labels_of(&files, classes));
-    let train = Split::new(Arc::new(FolderImages { root: train_root, files }), labels);
-    let test = match test_root {
-        Some(root) => {
-            let files = list(&root)?;
-            let labels = match (&classes, classes_of(&root, &files)?) {
-                (Some(known), Some(found)) => {
-                    if let Some(class) = found.iter().find(|class| !known.contains(class)) {
-                        let known = known.iter().take(5).cloned().collect::<Vec<_>>().join(", ");
-                        return Err(DataError::UnknownClass { path: root, class: class.clone(), known });
-                    }
-                    Some(labels_of(&files, known))
-                }
-                _ => None,
-            };
-            let source = FolderImages { root, files };
-            (source.count() > 0).then(|| Split::new(Arc::new(source), labels))
-        }
-        None => None,
-    };
-    let title = folder.display().to_string();
-    let classes = classes.unwrap_or_default();
-    Ok(Dataset { title, train, test, classes, native_size: None, channels: 3, problems: Vec::new() })
-}
+/// A folder on disk.
+pub(super) struct Folder<'a>(pub &'a Path);
 
-/// Every image of `folder`, whatever its splits and classes.
-pub(super) fn open_all(folder: &Path) -> Result<Split, DataError> {
-    let files = list(folder)?;
-    match files.is_empty() {
-        true => Err(DataError::Empty(folder.to_owned())),
-        false => Ok(Split::new(Arc::new(FolderImages { root: folder.to_owned(), files }), None)),
+impl Tree for Folder<'_> {
+    fn path(&self) -> &Path {
+        self.0
     }
-}
 
-/// Folders of the training and the held-out split; none where all folders are classes.
-fn splits(folder: &Path) -> Result<Option<(PathBuf, Option<PathBuf>)>, DataError> {
-    let (folders, files): (Vec<_>, Vec<_>) = visible(folder)?.into_iter().partition(|path| path.is_dir());
-    let is_named = |path: &Path, name: &str| path.file_name().is_some_and(|found| found.eq_ignore_ascii_case(name));
-    let find = |name: &str| folders.iter().find(|path| is_named(path, name));
-    let Some(train) = TRAIN.iter().find_map(|name| find(name)) else { return Ok(None) };
-    let held_out = HELD_OUT.iter().find_map(|name| find(name));
-    let is_split = |path: &PathBuf| path == train || HELD_OUT.iter().any(|name| is_named(path, name));
-    // One that cannot be read, such as lost+found, is not part of the data.
-    let has_images = |path: &Path| list(path).is_ok_and(|files| !files.is_empty());
-    let classes: Vec<_> = folders.iter().filter(|path| !is_split(path) && has_images(path)).collect();
-    if !classes.is_empty() && held_out.is_none() && list(train)?.iter().all(|file| class_of(file).is_none()) {
-        return Ok(None);
+    fn top(&self) -> Result<(Vec<PathBuf>, Vec<PathBuf>), DataError> {
+        let (folders, mut files): (Vec<_>, Vec<_>) = visible(self.0)?.into_iter().partition(|path| path.is_dir());
+        files.retain(|path| is_image(path));
+        let names = |paths: Vec<PathBuf>| paths.iter().filter_map(|path| path.file_name()).map(PathBuf::from).collect();
+        Ok((names(folders), names(files)))
     }
-    let loose = files.iter().filter(|path| is_image(path));
-    let beside: Vec<_> =
-        classes.into_iter().chain(loose).filter_map(|path| Some(path.file_name()?.to_string_lossy())).collect();
-    if beside.is_empty() {
-        return Ok(Some((train.clone(), held_out.cloned())));
+
+    fn below(&self, folder: &Path) -> Result<Vec<PathBuf>, DataError> {
+        list(&place(self.0, folder))
     }
-    let mut named = beside[..beside.len().min(3)].join(", ");
-    if beside.len() > 3 {
-        named += &format!(" and {} more", beside.len() - 3);
+
+    fn source(&self, folder: &Path, files: Vec<PathBuf>) -> Arc<dyn Source> {
+        Arc::new(FolderImages { root: place(self.0, folder), files })
     }
-    let train = train.display();
-    let cause = format!(
-        "{train} looks like the training split, but there are images beside it, in {named}: move them away, name {train} \
-         itself as the data, or rename it if it is a class"
-    );
-    Err(DataError::Format { path: folder.to_owned(), cause })
 }
 
 /// What a folder holds, sorted; hidden files and folders, and what macOS adds to a .zip, are passed over.
@@ -200,39 +145,18 @@ pub(super) fn is_image(path: &Path) -> bool {
     EXTENSIONS.contains(&extension.as_str())
 }
 
-fn class_of(file: &Path) -> Option<String> {
-    let mut parts = file.components();
-    let first = parts.next()?;
-    parts.next().map(|_| first.as_os_str().to_string_lossy().into_owned())
-}
-
-/// Names of the first-level folders, sorted, if every image lies in one. One image in a hundred, or a single one, outside
-/// them would cost all others their labels and is an error.
-fn classes_of(root: &Path, files: &[PathBuf]) -> Result<Option<Vec<String>>, DataError> {
-    let mut classes: Vec<String> = files.iter().filter_map(|file| class_of(file)).collect();
-    let loose = files.len() - classes.len();
-    classes.sort();
-    classes.dedup();
-    match files.iter().find(|file| class_of(file).is_none()) {
-        None => Ok(Some(classes)),
-        Some(stray) if classes.len() > 1 && loose <= (files.len() / 100).max(1) => {
-            let total = files.len();
-            let cause =
-                format!("all but {loose} of {total} images are in class folders: move it into one too, or away");
-            Err(DataError::Format { path: root.join(stray), cause })
-        }
-        Some(_) => Ok(None),
-    }
-}
-
-fn labels_of(files: &[PathBuf], classes: &[String]) -> Vec<u32> {
-    let numbers: HashMap<&str, u32> = classes.iter().map(String::as_str).zip(0..).collect();
-    files.iter().map(|file| numbers[class_of(file).expect("every image has a class").as_str()]).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::data::{Dataset, Split, tree};
+
+    fn open(root: &Path) -> Result<Dataset, DataError> {
+        tree::open(&Folder(root))
+    }
+
+    fn open_all(root: &Path) -> Result<Split, DataError> {
+        tree::open_all(&Folder(root))
+    }
 
     fn touch(root: &Path, names: &[&str]) {
         for name in names {

@@ -15,10 +15,14 @@ mod idx;
 mod image;
 mod imagenet_s;
 mod ledger;
+mod list;
 mod manifest;
 mod memory;
+mod named_labels;
 pub mod pairs;
+mod shards;
 mod subset;
+mod tree;
 
 pub use self::image::{Dimensions, Image, Samples};
 pub use checks::CheckImages;
@@ -29,16 +33,18 @@ pub use manifest::{Checked, Manifest, ManifestEntry};
 
 use crate::check::{Problem, require};
 use crate::math::{Purpose, SampleRng};
+use archive::Archive;
+use folder::Folder;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Tries to open a folder; `None` if it does not hold this format.
+/// Tries to open a folder or file; `None` if it does not hold this format.
 type Open = fn(&Path) -> Option<Result<Dataset, DataError>>;
 
-/// Formats in the order they are tried; what is none of them is a folder of images.
-const FORMATS: &[Open] = &[cifar::open, idx::open];
+/// Formats in the order they are tried; what is none of them is a folder of images, or an archive of one.
+const FORMATS: &[Open] = &[cifar::open, idx::open, list::open, shards::open];
 
 /// What a sample is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,11 +59,12 @@ pub enum Modality {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DataConfig {
-    /// Folder of images (`train/` with `val/` or `test/` are splits where nothing beside them holds images), CIFAR binary
-    /// batches or IDX files; absent: the embedded Fashion-MNIST subset.
+    /// Folder of images (`train/` with `val/` or `test/` are splits where nothing beside them holds images), a .zip or .tar of
+    /// one, tar shards, a .txt list of images, CIFAR binary batches or IDX files; absent: the embedded Fashion-MNIST
+    /// subset.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub path: Option<PathBuf>,
-    /// Folder with test images, where `path` has none of its own.
+    /// Folder or file with test images, where `path` has none of its own.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub test: Option<PathBuf>,
     /// File with one class name on each line, or `imagenet-s` for the paper's 100 classes of ImageNet: use only those classes.
@@ -441,28 +448,31 @@ impl Dataset {
     }
 }
 
-/// Every image of a folder, also where it is divided into `train/`, `val/` and `test/`, or of a .zip.
+/// Every image of a folder or archive, also where it is divided into `train/`, `val/` and `test/`; of other formats the training
+/// images.
 pub fn open_images(path: &Path) -> Result<Split, DataError> {
-    if path.is_file() && path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("zip")) {
-        return pairs::open_zip(path);
-    }
     match open_format(path)? {
         Some(data) => Ok(data.train),
-        None => folder::open_all(path),
+        None if path.is_dir() => tree::open_all(&Folder(path)),
+        None => tree::open_all(&Archive::open(path)?),
     }
 }
 
 fn open_path(path: &Path) -> Result<Dataset, DataError> {
-    open_format(path)?.map_or_else(|| folder::open(path), Ok)
+    match open_format(path)? {
+        Some(data) => Ok(data),
+        None if path.is_dir() => tree::open(&Folder(path)),
+        None => tree::open(&Archive::open(path)?),
+    }
 }
 
-/// None where the folder has none of the formats.
+/// None where there is none of the formats.
 fn open_format(path: &Path) -> Result<Option<Dataset>, DataError> {
     if !path.exists() {
         return Err(DataError::NotFound(path.to_owned()));
     }
-    if !path.is_dir() {
-        return Err(DataError::NotAFolder(path.to_owned()));
+    if !path.is_dir() && !path.is_file() {
+        return Err(DataError::UnknownFile(path.to_owned()));
     }
     FORMATS.iter().find_map(|open| open(path)).transpose()
 }

@@ -5,14 +5,14 @@
 mod classes;
 mod emoji;
 mod flickr;
-mod shards;
+pub(super) mod shards;
 mod table;
 
 pub use classes::{caption_classes, class_names, fill_template};
 pub use emoji::open_emoji;
 
 use super::archive::{ArchiveImages, Region, list_zip};
-use super::folder::{FolderImages, is_image};
+use super::folder::FolderImages;
 use super::{DataError, Dataset, Split};
 use std::collections::{HashMap, HashSet};
 use std::fmt::Display;
@@ -140,16 +140,6 @@ fn files_in_zip(path: &Path) -> Result<Vec<Region>, DataError> {
     let mut regions = list_zip(path)?;
     regions.retain(|region| !region.name.starts_with("__MACOSX/"));
     Ok(regions)
-}
-
-/// Every image of a zip.
-pub(super) fn open_zip(path: &Path) -> Result<Split, DataError> {
-    let mut regions = files_in_zip(path)?;
-    regions.retain(|region| is_image(Path::new(&region.name)));
-    match regions.is_empty() {
-        true => Err(DataError::Empty(path.to_owned())),
-        false => Ok(Split::new(Arc::new(ArchiveImages { archives: vec![path.to_owned()], regions }), None)),
-    }
 }
 
 /// Where images are looked up by name.
@@ -365,8 +355,9 @@ mod tests {
         let problem = "p.tsv:3: image y.png is in several folders of the zip: name the folder too";
         assert!(data.problems.len() == 1 && data.problems[0].ends_with(problem), "{:?}", data.problems);
 
-        let names: Vec<_> = summary(&open_zip(&archive).unwrap()).into_iter().map(|(name, _)| name).collect();
-        assert_eq!(names, ["all/x.png", "all/a/y.png", "all/b/y.png"].map(|name| format!("images.zip/{name}")));
+        let names: Vec<_> =
+            summary(&crate::data::open_images(&archive).unwrap()).into_iter().map(|(name, _)| name).collect();
+        assert_eq!(names, ["all/a/y.png", "all/b/y.png", "all/x.png"].map(|name| format!("images.zip/{name}")));
     }
 
     #[test]

@@ -2,17 +2,12 @@
 //! with `.txt` (one caption on each line) or `.json` (`caption` or `text`).
 
 use super::{DataError, Split};
-use crate::data::archive::{ArchiveImages, Region};
+use crate::data::archive::{ArchiveImages, Region, walk_tar};
 use crate::data::folder::is_image;
 use serde_json::Value;
 use std::collections::HashSet;
-use std::fs::File;
-use std::io::{BufReader, Read as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-
-/// Tar files are made of blocks of this many bytes, and end with blocks of zeros.
-const BLOCK: u64 = 512;
 
 /// The samples, and a problem for each caption that cannot be used.
 pub(super) fn open(path: &Path) -> Result<(Split, Vec<String>), DataError> {
@@ -82,59 +77,33 @@ impl Sample {
 
 /// Goes through one shard; the cause if it ends too early.
 fn walk(path: &Path, mut finish: impl FnMut(Sample)) -> Result<Option<String>, DataError> {
-    let error = |source| DataError::Read { path: path.to_owned(), source };
-    let file = File::open(path).map_err(error)?;
-    let length = file.metadata().map_err(error)?.len();
-    let mut tar = tar::Archive::new(BufReader::new(file));
     let mut sample: Option<Sample> = None;
-    let (mut end, mut last) = (0, "its beginning".to_owned());
-    let mut cut = None;
-    for entry in tar.entries().map_err(error)? {
-        let mut entry = match entry {
-            Ok(entry) => entry,
-            Err(error) => {
-                cut = Some(format!("the shard is damaged or truncated after {last} ({error}): fetch it again"));
-                break;
-            }
-        };
-        let (start, len) = (entry.raw_file_position(), entry.size());
-        let name = String::from_utf8_lossy(&entry.path_bytes()).into_owned();
-        if start + len > length {
-            cut = Some(format!("the shard is truncated inside {name}: fetch it again"));
-            break;
-        }
-        (end, last) = ((start + len).next_multiple_of(BLOCK), name.clone());
-        if !entry.header().entry_type().is_file() {
-            continue;
-        }
-        let (key, extension) = split_key(&name);
+    let cut = walk_tar(path, |region, content| {
+        let (key, extension) = split_key(&region.name);
         if sample.as_ref().is_none_or(|sample| sample.key != key) {
             let next = Sample { key: key.to_owned(), ..Default::default() };
             if let Some(done) = sample.replace(next) {
                 finish(done);
             }
         }
-        let Some(sample) = &mut sample else { continue };
-        if is_image(Path::new(&name)) {
-            sample.add_image(Region { name, archive: 0, start, len, is_deflated: false });
+        let Some(sample) = &mut sample else { return Ok(()) };
+        if is_image(Path::new(&region.name)) {
+            sample.add_image(region);
         } else if matches!(extension, "txt" | "json") {
             let mut bytes = Vec::new();
-            entry.read_to_end(&mut bytes).map_err(error)?;
+            content.read_to_end(&mut bytes)?;
             sample.add_texts(extension, &bytes);
         }
-    }
+        Ok(())
+    })?;
     if let Some(done) = sample {
         finish(done);
     }
-    // A shard that is cut between two files looks whole but for its end.
-    if cut.is_none() && length < end + BLOCK {
-        cut = Some(format!("the shard is truncated after {last}: fetch it again"));
-    }
-    Ok(cut)
+    Ok(cut.map(|cause| format!("the shard is {cause}")))
 }
 
 /// `a/b.jpg` → (`a/b`, `jpg`)
-fn split_key(name: &str) -> (&str, &str) {
+pub(in crate::data) fn split_key(name: &str) -> (&str, &str) {
     let last = name.rfind('/').map_or(0, |slash| slash + 1);
     match name[last..].find('.') {
         Some(dot) => (&name[..last + dot], &name[last + dot + 1..]),
