@@ -1,10 +1,11 @@
 //! Softmax attention of many heads, softmax(q·kᵀ/√size)·v for each, from queries, keys and values side by side.
 //!
 //! Heads are tasks. A head's logits exist for a few queries at a time; for the gradient they are computed again from the
-//! logarithms of their sums.
+//! logarithms of their sums. What is read and written is f32 or bf16; all that is between is f32.
 
 use crate::buffer::Buffer;
 use crate::conv::LANES;
+use crate::element::Element;
 use crate::isa::{Isa, dispatch};
 use crate::lanes::{Lanes, load, store};
 use crate::panel::{self, Packed, Rows, load_some, store_some};
@@ -66,7 +67,14 @@ impl Attention {
     }
 
     /// Rows of queries (`part` 0), keys (1) or values (2) of the task's head, from token `first`.
-    pub(crate) fn part<'a>(&self, all: &'a [f32], task: usize, part: usize, first: usize, count: usize) -> Rows<'a> {
+    pub(crate) fn part<'a, T>(
+        &self,
+        all: &'a [T],
+        task: usize,
+        part: usize,
+        first: usize,
+        count: usize,
+    ) -> Rows<'a, T> {
         let (sequence, head) = (task / self.heads, task % self.heads);
         let step = 3 * self.width();
         let from = (sequence * self.length + first) * step + part * self.width() + head * self.size;
@@ -91,7 +99,7 @@ impl Attention {
 
 /// What the heads mix, `[n, length, heads·size]`, from `all` = `[n, length, 3·heads·size]`: queries, keys and values. Both outputs
 /// are overwritten; `log_sums` `[n, heads, length]` is for the gradient.
-pub fn attention(isa: Isa, shape: Attention, all: &[f32], out: &mut [f32], log_sums: &mut [f32]) {
+pub fn attention<T: Element>(isa: Isa, shape: Attention, all: &[T], out: &mut [T], log_sums: &mut [f32]) {
     shape.check(all.len(), out.len(), log_sums.len());
     let out = Shared::new(out);
     log_sums.par_chunks_mut(shape.length).enumerate().for_each_init(
@@ -105,6 +113,7 @@ pub fn attention(isa: Isa, shape: Attention, all: &[f32], out: &mut [f32], log_s
 
 /// What a task needs beside its operands.
 struct Scratch {
+    queries: Buffer,
     keys: Buffer,
     values: Buffer,
     logits: Buffer,
@@ -115,6 +124,7 @@ impl Scratch {
     fn new(shape: Attention) -> Self {
         let width = shape.blocks() * LANES;
         Self {
+            queries: Buffer::new(QUERIES * shape.size),
             keys: Buffer::new(shape.padded() * shape.size),
             values: Buffer::new(shape.length * width),
             logits: Buffer::new(QUERIES * shape.padded()),
@@ -124,23 +134,23 @@ impl Scratch {
 }
 
 dispatch! {
-    unsafe fn head = head_with(
-        shape: Attention, all: &[f32], task: usize, scratch: &mut Scratch, out: &Shared, log_sums: &mut [f32],
+    unsafe fn head<T> = head_with(
+        shape: Attention, all: &[T], task: usize, scratch: &mut Scratch, out: &Shared<T>, log_sums: &mut [f32],
     )
 }
 
 #[inline(always)]
-unsafe fn head_with<V: Lanes>(
+unsafe fn head_with<V: Lanes, T: Element>(
     shape: Attention,
-    all: &[f32],
+    all: &[T],
     task: usize,
     scratch: &mut Scratch,
-    out: &Shared,
+    out: &Shared<T>,
     log_sums: &mut [f32],
 ) {
     let Attention { length, size, .. } = shape;
     let (padded, width) = (shape.padded(), shape.blocks() * LANES);
-    let Scratch { keys, values, logits, mixed } = scratch;
+    let Scratch { queries, keys, values, logits, mixed } = scratch;
     panel::pack_transposed(shape.part(all, task, 1, 0, length), size, shape.scale(), keys);
     // SAFETY: scratch holds what `Scratch::new` says: all keys and values, logits and outputs of QUERIES tokens.
     unsafe { panel::pack::<V>(shape.part(all, task, 2, 0, length), size, values, length * LANES) };
@@ -149,7 +159,7 @@ unsafe fn head_with<V: Lanes>(
         let reach = shape.keys(first + count);
         // SAFETY: as above; outputs of the task's head.
         unsafe {
-            let queries = shape.part(all, task, 0, first, count);
+            let queries = panel::widen::<V>(shape.part(all, task, 0, first, count), size, queries);
             let w = Packed { values: keys, step: size * LANES, blocks: reach.div_ceil(LANES) };
             panel::times::<V>(queries, size, w, &Shared::new(logits), padded, false);
             let mut shares = [0.0; QUERIES];
@@ -208,7 +218,7 @@ unsafe fn exponentials<V: Lanes>(x: &mut [f32]) -> (f32, f64) {
 
 /// a·b over `len` values from `at_a` and `at_b` on.
 #[inline(always)]
-pub(crate) unsafe fn dot<V: Lanes>(a: &[f32], at_a: usize, b: &[f32], at_b: usize, len: usize) -> f32 {
+pub(crate) unsafe fn dot<V: Lanes, T: Element>(a: &[T], at_a: usize, b: &[T], at_b: usize, len: usize) -> f32 {
     // SAFETY: the caller's values are there.
     unsafe {
         let mut sum = V::zero();

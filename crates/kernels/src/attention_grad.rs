@@ -4,23 +4,23 @@
 use crate::attention::{Attention, QUERIES, dot};
 use crate::buffer::Buffer;
 use crate::conv::LANES;
+use crate::element::Element;
 use crate::isa::{Isa, dispatch};
 use crate::lanes::{Lanes, load};
-use crate::layer_norm::store_row;
-use crate::panel::{self, Packed, Rows, load_some, store_some};
+use crate::panel::{self, Packed, Rows, load_some, store_row, store_some};
 use crate::shared::Shared;
 use crate::softmax::exp;
 use rayon::prelude::*;
 
 /// d_all `[n, length, 3·heads·size]`, overwritten, from what [`crate::attention`] was given and gave, and the gradient of `out`.
-pub fn attention_grad(
+pub fn attention_grad<T: Element>(
     isa: Isa,
     shape: Attention,
-    all: &[f32],
-    out: &[f32],
+    all: &[T],
+    out: &[T],
     log_sums: &[f32],
-    d_out: &[f32],
-    d_all: &mut [f32],
+    d_out: &[T],
+    d_all: &mut [T],
 ) {
     shape.check(all.len(), out.len(), log_sums.len());
     assert_eq!((d_out.len(), d_all.len()), (out.len(), all.len()), "gradients of {shape:?}");
@@ -36,15 +36,17 @@ pub fn attention_grad(
 
 /// What the gradient is made of; `log_sums` of one head.
 #[derive(Clone, Copy)]
-struct Known<'a> {
-    all: &'a [f32],
-    out: &'a [f32],
+struct Known<'a, T> {
+    all: &'a [T],
+    out: &'a [T],
     log_sums: &'a [f32],
-    d_out: &'a [f32],
+    d_out: &'a [T],
 }
 
 /// What a task needs beside its operands. Names in the order of the formulas above.
 struct Scratch {
+    /// A few rows of q, then of dO, in f32.
+    rows: Buffer,
     /// k and v as columns, k, q and dO as rows.
     k_columns: Buffer,
     v_columns: Buffer,
@@ -67,6 +69,7 @@ impl Scratch {
         let logits = || Buffer::new(QUERIES * shape.padded());
         let few = || Buffer::new(QUERIES * width);
         Self {
+            rows: Buffer::new(QUERIES * shape.size),
             k_columns: columns(),
             v_columns: columns(),
             k: tokens(),
@@ -82,11 +85,17 @@ impl Scratch {
 }
 
 dispatch! {
-    unsafe fn head = head_with(shape: Attention, known: Known, task: usize, scratch: &mut Scratch, d_all: &Shared)
+    unsafe fn head<T> = head_with(shape: Attention, known: Known<T>, task: usize, scratch: &mut Scratch, d_all: &Shared<T>)
 }
 
 #[inline(always)]
-unsafe fn head_with<V: Lanes>(shape: Attention, known: Known, task: usize, scratch: &mut Scratch, d_all: &Shared) {
+unsafe fn head_with<V: Lanes, T: Element>(
+    shape: Attention,
+    known: Known<T>,
+    task: usize,
+    scratch: &mut Scratch,
+    d_all: &Shared<T>,
+) {
     let Attention { length, size, .. } = shape;
     let (padded, blocks) = (shape.padded(), shape.blocks());
     let (tokens, few, width) = (length * LANES, QUERIES * LANES, blocks * LANES);
@@ -105,18 +114,13 @@ unsafe fn head_with<V: Lanes>(shape: Attention, known: Known, task: usize, scrat
         let rows = |values, step| Packed { values, step, blocks };
         // SAFETY: as above; gradients of the task's head.
         unsafe {
-            panel::times::<V>(
-                part(0, first, count),
-                size,
-                columns(&scratch.k_columns),
-                &Shared::new(&mut scratch.p),
-                padded,
-                false,
-            );
-            panel::times::<V>(d_out, size, columns(&scratch.v_columns), &Shared::new(&mut scratch.ds), padded, false);
+            let q = panel::widen::<V>(part(0, first, count), size, &mut scratch.rows);
+            panel::times::<V>(q, size, columns(&scratch.k_columns), &Shared::new(&mut scratch.p), padded, false);
+            let d = panel::widen::<V>(d_out, size, &mut scratch.rows);
+            panel::times::<V>(d, size, columns(&scratch.v_columns), &Shared::new(&mut scratch.ds), padded, false);
             for row in 0..count {
                 let place = shape.place(task, first + row);
-                let own = dot::<V>(known.d_out, place, known.out, place, size);
+                let own = dot::<V, T>(known.d_out, place, known.out, place, size);
                 let seen = shape.keys(first + row + 1);
                 let p = &mut scratch.p[row * padded..][..reach];
                 let ds = &mut scratch.ds[row * padded..][..reach];
@@ -132,13 +136,13 @@ unsafe fn head_with<V: Lanes>(shape: Attention, known: Known, task: usize, scrat
             panel::transposed_times::<V>(logits(ds), reach, rows(&scratch.q, few), &mut scratch.dk, tokens, true);
             let dq = &Shared::new(&mut scratch.dq);
             panel::times::<V>(logits(ds), reach, rows(&scratch.k, tokens), dq, width, false);
-            write::<V>(shape, &scratch.dq, (width, LANES), task, 0, first..first + count, d_all);
+            write::<V, T>(shape, &scratch.dq, (width, LANES), task, 0, first..first + count, d_all);
         }
     }
     // SAFETY: as above.
     unsafe {
-        write::<V>(shape, &scratch.dk, (LANES, tokens), task, 1, 0..length, d_all);
-        write::<V>(shape, &scratch.dv, (LANES, tokens), task, 2, 0..length, d_all);
+        write::<V, T>(shape, &scratch.dk, (LANES, tokens), task, 1, 0..length, d_all);
+        write::<V, T>(shape, &scratch.dv, (LANES, tokens), task, 2, 0..length, d_all);
     }
 }
 
@@ -159,14 +163,14 @@ unsafe fn probabilities<V: Lanes>(s: &mut [f32], dp: &mut [f32], log_sum: f32, o
 
 /// Gradients of queries, keys or values to their places; from one token to the next, and from one block to the next, are `steps`.
 #[inline(always)]
-unsafe fn write<V: Lanes>(
+unsafe fn write<V: Lanes, T: Element>(
     shape: Attention,
     from: &[f32],
     steps: (usize, usize),
     task: usize,
     part: usize,
     tokens: std::ops::Range<usize>,
-    d_all: &Shared,
+    d_all: &Shared<T>,
 ) {
     let (sequence, head) = (task / shape.heads, task % shape.heads);
     for (row, token) in tokens.enumerate() {

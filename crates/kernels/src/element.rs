@@ -2,11 +2,12 @@
 
 use crate::conv::DirectSums;
 use crate::lanes::Lanes;
+use crate::linear::LinearSums;
 use half::bf16;
 
 /// A type that activations are stored as, f32 or bf16. Arithmetic is in f32: reading is exact, writing rounds to the
 /// nearest, ties to even.
-pub trait Element: Stored + DirectSums + Copy + Send + Sync + 'static {
+pub trait Element: Stored + DirectSums + LinearSums + Copy + Send + Sync + 'static {
     /// The nearest value of this type.
     fn from_f32(value: f32) -> Self;
 

@@ -97,28 +97,28 @@ impl fmt::Display for Isa {
     }
 }
 
-/// Defines `$name`, which runs the generic `$kernel::<V>`, or `$kernel::<V, T>` for any element T, with the lanes of an
+/// Defines `$name`, which runs the generic `$kernel::<V>`, or `$kernel::<V, T>` for any elements T, with the lanes of an
 /// instruction set, its first argument.
 macro_rules! dispatch {
     (
         $(#[$meta:meta])*
-        $vis:vis unsafe fn $name:ident $(<$t:ident>)? = $kernel:ident($($arg:ident: $type:ty),* $(,)?) $(-> $out:ty)?
+        $vis:vis unsafe fn $name:ident $(<$($t:ident),+>)? = $kernel:ident($($arg:ident: $type:ty),* $(,)?) $(-> $out:ty)?
     ) => {
         $(#[$meta])*
         #[allow(clippy::too_many_arguments)] // as many as the kernel has, and the set
         #[inline]
-        $vis unsafe fn $name $(<$t: crate::Element>)? (isa: crate::isa::Isa, $($arg: $type),*) $(-> $out)? {
+        $vis unsafe fn $name $(<$($t: crate::Element),+>)? (isa: crate::isa::Isa, $($arg: $type),*) $(-> $out)? {
             #[cfg(target_arch = "x86_64")]
             {
                 #[allow(clippy::too_many_arguments)] // as many as the kernel has
                 #[target_feature(enable = "avx512f")]
-                unsafe fn avx512 $(<$t: crate::Element>)? ($($arg: $type),*) $(-> $out)? {
-                    unsafe { $kernel::<crate::lanes::Avx512 $(, $t)?>($($arg),*) }
+                unsafe fn avx512 $(<$($t: crate::Element),+>)? ($($arg: $type),*) $(-> $out)? {
+                    unsafe { $kernel::<crate::lanes::Avx512 $(, $($t),+)?>($($arg),*) }
                 }
                 #[allow(clippy::too_many_arguments)] // as above
                 #[target_feature(enable = "avx2,fma")]
-                unsafe fn avx2 $(<$t: crate::Element>)? ($($arg: $type),*) $(-> $out)? {
-                    unsafe { $kernel::<crate::lanes::Avx2 $(, $t)?>($($arg),*) }
+                unsafe fn avx2 $(<$($t: crate::Element),+>)? ($($arg: $type),*) $(-> $out)? {
+                    unsafe { $kernel::<crate::lanes::Avx2 $(, $($t),+)?>($($arg),*) }
                 }
                 // SAFETY: there is an `Isa` only of sets that this CPU has; the rest is the caller's contract.
                 match isa.kind() {
@@ -131,7 +131,7 @@ macro_rules! dispatch {
             #[cfg(not(target_arch = "x86_64"))]
             let crate::isa::Kind::Portable = isa.kind();
             // SAFETY: the caller's contract.
-            unsafe { $kernel::<crate::lanes::Portable $(, $t)?>($($arg),*) }
+            unsafe { $kernel::<crate::lanes::Portable $(, $($t),+)?>($($arg),*) }
         }
     };
 }

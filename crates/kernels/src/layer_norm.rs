@@ -1,10 +1,12 @@
-//! Layer norm over rows, y = (x − mean)/σ·w + b with σ² = var + ε, and its gradients.
+//! Layer norm over rows, y = (x − mean)/σ·w + b with σ² = var + ε, and its gradients. x is f32, the sum of a transformer's branches; y
+//! is what a branch reads, f32 or bf16, and so is its gradient.
 
 use crate::buffer::Buffer;
 use crate::conv::LANES;
+use crate::element::Element;
 use crate::isa::{Isa, dispatch};
 use crate::lanes::{Lanes, load, store};
-use crate::panel::load_some;
+use crate::panel::{load_some, store_row};
 use crate::softmax::{load_rest, total};
 use rayon::prelude::*;
 
@@ -12,7 +14,15 @@ use rayon::prelude::*;
 const ROWS: usize = 32;
 
 /// y and, for the gradient, mean and 1/σ of each row `[rows, 2]`; both are overwritten.
-pub fn layer_norm(isa: Isa, x: &[f32], weight: &[f32], bias: &[f32], epsilon: f32, y: &mut [f32], stats: &mut [f32]) {
+pub fn layer_norm<T: Element>(
+    isa: Isa,
+    x: &[f32],
+    weight: &[f32],
+    bias: &[f32],
+    epsilon: f32,
+    y: &mut [T],
+    stats: &mut [f32],
+) {
     let width = weight.len();
     assert!(width > 0 && bias.len() == width && x.len() == y.len() && x.len().is_multiple_of(width), "rows of {width}");
     assert_eq!(stats.len(), 2 * (x.len() / width), "mean and 1/σ of each row");
@@ -25,12 +35,12 @@ pub fn layer_norm(isa: Isa, x: &[f32], weight: &[f32], bias: &[f32], epsilon: f3
 
 /// dx, plus the gradient that comes to x from elsewhere, if any (overwritten), and the gradients of weight and bias.
 #[allow(clippy::too_many_arguments)] // the operands of one gradient
-pub fn layer_norm_grad(
+pub fn layer_norm_grad<T: Element>(
     isa: Isa,
     x: &[f32],
     weight: &[f32],
     stats: &[f32],
-    dy: &[f32],
+    dy: &[T],
     other: Option<&[f32]>,
     dx: &mut [f32],
 ) -> (Vec<f32>, Vec<f32>) {
@@ -58,18 +68,18 @@ pub fn layer_norm_grad(
 }
 
 dispatch! {
-    unsafe fn forward = forward_with(
-        x: &[f32], weight: &[f32], bias: &[f32], epsilon: f32, y: &mut [f32], stats: &mut [f32],
+    unsafe fn forward<T> = forward_with(
+        x: &[f32], weight: &[f32], bias: &[f32], epsilon: f32, y: &mut [T], stats: &mut [f32],
     )
 }
 
 #[inline(always)]
-unsafe fn forward_with<V: Lanes>(
+unsafe fn forward_with<V: Lanes, T: Element>(
     x: &[f32],
     weight: &[f32],
     bias: &[f32],
     epsilon: f32,
-    y: &mut [f32],
+    y: &mut [T],
     stats: &mut [f32],
 ) {
     let width = weight.len();
@@ -110,19 +120,19 @@ unsafe fn moments<V: Lanes>(x: &[f32], epsilon: f32) -> (f32, f32) {
 }
 
 dispatch! {
-    unsafe fn backward = backward_with(
-        x: &[f32], weight: &[f32], stats: &[f32], dy: &[f32], other: Option<&[f32]>, dx: &mut [f32], sums: &mut [f32],
+    unsafe fn backward<T> = backward_with(
+        x: &[f32], weight: &[f32], stats: &[f32], dy: &[T], other: Option<&[f32]>, dx: &mut [f32], sums: &mut [f32],
     )
 }
 
 /// dx = 1/σ·(g − mean(g) − x̂·mean(g·x̂)) with g = dy·w; `sums` holds Σ dy·x̂ and Σ dy.
 #[allow(clippy::too_many_arguments)] // the operands of one gradient
 #[inline(always)]
-unsafe fn backward_with<V: Lanes>(
+unsafe fn backward_with<V: Lanes, T: Element>(
     x: &[f32],
     weight: &[f32],
     stats: &[f32],
-    dy: &[f32],
+    dy: &[T],
     other: Option<&[f32]>,
     dx: &mut [f32],
     sums: &mut [f32],
@@ -166,19 +176,4 @@ unsafe fn backward_with<V: Lanes>(
 unsafe fn mean_of<V: Lanes>(sum: V, count: usize) -> V {
     // SAFETY: the caller runs on the right CPU.
     unsafe { V::splat((total(sum) / count as f64) as f32) }
-}
-
-/// Writes sixteen values, or as many as there are places.
-#[inline(always)]
-pub(crate) unsafe fn store_row<V: Lanes>(value: V, to: &mut [f32], at: usize) {
-    // SAFETY: sixteen places, or a copy.
-    unsafe {
-        if at + LANES <= to.len() {
-            return store(value, to, at);
-        }
-        let mut some = [0.0; LANES];
-        store(value, &mut some, 0);
-        let left = to.len() - at;
-        to[at..].copy_from_slice(&some[..left]);
-    }
 }

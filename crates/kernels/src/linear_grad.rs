@@ -1,43 +1,47 @@
 //! The gradient of a linear layer's weights and bias: dW = dyᵀ·x, db = Σ dy.
 //!
 //! The narrower of x and dy is packed once, the wider by tasks that each own some of its channels. A task sums over all rows in
-//! their order, so the bytes do not depend on the number of threads.
+//! their order, so the bytes do not depend on the number of threads. Rows of bf16 are packed and multiplied in pairs.
 
 use crate::buffer::Buffer;
 use crate::conv::LANES;
+use crate::element::Element;
 use crate::isa::{Isa, dispatch};
 use crate::lanes::{Lanes, load, store};
 use crate::linear::Linear;
-use crate::panel::{self, Packed, Rows, store_some};
+use crate::panel::{Packed, Rows, load_some, store_some};
 use crate::shared::Shared;
 use rayon::prelude::*;
 use std::ops::Range;
 
-/// Rows whose packed channels stay in the nearest caches at once.
+/// Rows whose packed channels stay in the nearest caches at once; whole pairs.
 const PANEL: usize = 128;
-/// Values from one block of a packed panel to the next: a few more than it has, which keeps blocks off the same cache sets.
-const STEP: usize = PANEL * LANES + LANES;
 /// Blocks of the wider operand that a task owns, at most.
 const WIDE: usize = 8;
 /// Fewest tasks, if there are as many blocks.
 const TASKS: usize = 16;
 
 /// dw `[output, input]` and db `[output]`, both overwritten.
-pub fn linear_weight_grad(isa: Isa, shape: Linear, x: &[f32], dy: &[f32], dw: &mut [f32], db: &mut [f32]) {
+pub fn linear_weight_grad<T: Element>(isa: Isa, shape: Linear, x: &[T], dy: &[T], dw: &mut [f32], db: &mut [f32]) {
     shape.check(x.len(), dw.len(), dy.len());
     assert_eq!(db.len(), shape.output, "gradient of the bias of {shape:?}");
     let (x, dy) = (Side { values: x, channels: shape.input }, Side { values: dy, channels: shape.output });
     let is_dy_wide = dy.channels >= x.channels;
     let (wide, narrow) = if is_dy_wide { (dy, x) } else { (x, dy) };
-    let step = shape.rows * LANES + LANES;
-    let mut packed = Buffer::new(narrow.blocks() * step);
+    let step = step::<T>(shape.rows);
+    let mut packed = Buffer::of(narrow.blocks() * step);
     let (dw, db) = (Shared::new(dw), Shared::new(db));
     packed.par_chunks_mut(step).enumerate().for_each(|(block, out)| {
         let mut sums = [0.0; LANES];
         for first in (0..shape.rows).step_by(PANEL) {
             let rows = first..(first + PANEL).min(shape.rows);
             // SAFETY: rows of a block that there is, and their places.
-            unsafe { pack(isa, narrow, block..block + 1, rows, &mut out[first * LANES..], step, &mut sums) };
+            unsafe {
+                narrow.pack(isa, block..block + 1, rows.clone(), &mut out[first * LANES..], step);
+                if !is_dy_wide {
+                    add_rows(isa, dy, block..block + 1, rows, &mut sums);
+                }
+            };
         }
         if !is_dy_wide {
             // SAFETY: a block of db that is this task's alone.
@@ -49,19 +53,23 @@ pub fn linear_weight_grad(isa: Isa, shape: Linear, x: &[f32], dy: &[f32], dw: &m
         let blocks = task * per_task..((task + 1) * per_task).min(wide.blocks());
         let owned = blocks.start * LANES..(blocks.end * LANES).min(wide.channels);
         let (outputs, inputs) = if is_dy_wide { (owned, 0..x.blocks()) } else { (0..shape.output, blocks.clone()) };
-        let mut local = Buffer::new(blocks.len() * STEP);
+        let own_step = self::step::<T>(PANEL);
+        let mut local = Buffer::of(blocks.len() * own_step);
         let mut sums = Buffer::zeroed(blocks.len() * LANES);
-        let mut products = Buffer::new(inputs.len() * outputs.len() * LANES);
+        let mut products = Buffer::new(inputs.len() * outputs.len().next_multiple_of(LANES) * LANES);
         for first in (0..shape.rows).step_by(PANEL) {
             let rows = first..(first + PANEL).min(shape.rows);
             let count = rows.len();
             // SAFETY: rows and blocks are there; local holds a panel of each block, products all sums.
             unsafe {
-                pack(isa, wide, blocks.clone(), rows, &mut local, STEP, &mut sums);
-                let own = Packed { values: &local, step: STEP, blocks: blocks.len() };
+                wide.pack(isa, blocks.clone(), rows.clone(), &mut local, own_step);
+                if is_dy_wide {
+                    add_rows(isa, dy, blocks.clone(), rows, &mut sums);
+                }
+                let own = Packed { values: &local, step: own_step, blocks: blocks.len() };
                 let other = Packed { values: &packed[first * LANES..], step, blocks: narrow.blocks() };
                 let (d, x) = if is_dy_wide { (own, other) } else { (other, own) };
-                add(isa, d, x, count, outputs.len(), &mut products, first > 0);
+                T::outer(isa, d, x, count, &mut products, first > 0);
             }
         }
         // SAFETY: rows and columns of dw, and blocks of db, that are this task's alone.
@@ -76,77 +84,64 @@ pub fn linear_weight_grad(isa: Isa, shape: Linear, x: &[f32], dy: &[f32], dw: &m
     });
 }
 
+/// Values from one block of packed rows to the next: a line of the cache more than they have, which keeps blocks off the same cache
+/// sets.
+fn step<T: Element>(rows: usize) -> usize {
+    T::whole(rows) * LANES + 64 / size_of::<T>()
+}
+
 /// One operand: rows of `channels` values.
 #[derive(Clone, Copy)]
-struct Side<'a> {
-    values: &'a [f32],
+struct Side<'a, T> {
+    values: &'a [T],
     channels: usize,
 }
 
-impl Side<'_> {
+impl<T: Element> Side<'_, T> {
     fn blocks(&self) -> usize {
         self.channels.div_ceil(LANES)
     }
-}
 
-dispatch! {
-    /// Packs the wanted blocks and rows, and adds the rows to `sums` `[block][16]`.
-    unsafe fn pack = pack_with(
-        side: Side, blocks: Range<usize>, rows: Range<usize>, out: &mut [f32], step: usize, sums: &mut [f32],
-    )
-}
+    /// The wanted rows from the first channel of a block on, and how many channels the blocks have.
+    fn part(&self, blocks: Range<usize>, rows: Range<usize>) -> (Rows<'_, T>, usize) {
+        let first = blocks.start * LANES;
+        let values = &self.values[rows.start * self.channels + first..];
+        let columns = (blocks.end * LANES).min(self.channels) - first;
+        (Rows { values, step: self.channels, count: rows.len() }, columns)
+    }
 
-#[inline(always)]
-unsafe fn pack_with<V: Lanes>(
-    side: Side,
-    blocks: Range<usize>,
-    rows: Range<usize>,
-    out: &mut [f32],
-    step: usize,
-    sums: &mut [f32],
-) {
-    let first = blocks.start * LANES;
-    let values = &side.values[rows.start * side.channels + first..];
-    let columns = (blocks.end * LANES).min(side.channels) - first;
-    // SAFETY: the caller's contract.
-    unsafe {
-        panel::pack::<V>(Rows { values, step: side.channels, count: rows.len() }, columns, out, step);
-        for block in 0..blocks.len() {
-            let mut sum = V::zero();
-            for row in 0..rows.len() {
-                sum = sum.add(load(out, block * step + row * LANES));
-            }
-            store(sum.add(load(sums, block * LANES)), sums, block * LANES);
-        }
+    /// Packs the wanted blocks and rows.
+    ///
+    /// # Safety
+    /// They are there, and `out` has their places.
+    unsafe fn pack(&self, isa: Isa, blocks: Range<usize>, rows: Range<usize>, out: &mut [T], step: usize) {
+        let (rows, columns) = self.part(blocks, rows);
+        // SAFETY: the caller's contract.
+        unsafe { T::pack_rows(isa, rows, columns, out, step) };
     }
 }
 
 dispatch! {
-    /// products[block of x][output][16] (+)= Σ over `count` rows of dy[output]·x[block]
-    unsafe fn add = add_with(
-        dy: Packed, x: Packed, count: usize, outputs: usize, products: &mut [f32], accumulate: bool,
-    )
+    /// Adds the wanted rows to `sums` `[block][16]`.
+    unsafe fn add_rows<T> = add_rows_with(side: Side<T>, blocks: Range<usize>, rows: Range<usize>, sums: &mut [f32])
 }
 
-#[allow(clippy::too_many_arguments)] // the operands of one product
 #[inline(always)]
-unsafe fn add_with<V: Lanes>(
-    dy: Packed,
-    x: Packed,
-    count: usize,
-    outputs: usize,
-    products: &mut [f32],
-    accumulate: bool,
+unsafe fn add_rows_with<V: Lanes, T: Element>(
+    side: Side<T>,
+    blocks: Range<usize>,
+    rows: Range<usize>,
+    sums: &mut [f32],
 ) {
-    for first in (0..x.blocks).step_by(4) {
-        let x = Packed { values: &x.values[first * x.step..], step: x.step, blocks: 4.min(x.blocks - first) };
-        let products = &mut products[first * outputs * LANES..];
-        for block in 0..dy.blocks {
-            let rows = Rows { values: &dy.values[block * dy.step..], step: LANES, count };
-            let columns = LANES.min(outputs - block * LANES);
-            let out = &mut products[block * LANES * LANES..];
-            // SAFETY: the caller's contract.
-            unsafe { panel::transposed_times::<V>(rows, columns, x, out, outputs * LANES, accumulate) };
+    let (rows, columns) = side.part(blocks, rows);
+    for at in (0..columns).step_by(LANES) {
+        // SAFETY: the caller's contract.
+        unsafe {
+            let mut sum = V::zero();
+            for row in 0..rows.count {
+                sum = sum.add(load_some(rows.values, row * rows.step + at, columns - at));
+            }
+            store(sum.add(load(sums, at)), sums, at);
         }
     }
 }
@@ -157,7 +152,7 @@ dispatch! {
     )
 }
 
-/// Products `[block of x][output][16]` to their places in dw.
+/// Products `[block of x][output, in whole blocks][16]` to their places in dw.
 #[inline(always)]
 unsafe fn write_with<V: Lanes>(
     products: &[f32],
@@ -166,11 +161,12 @@ unsafe fn write_with<V: Lanes>(
     input: usize,
     dw: &Shared,
 ) {
+    let height = outputs.len().next_multiple_of(LANES);
     for (row, output) in outputs.clone().enumerate() {
         for (at, block) in inputs.clone().enumerate() {
-            let (from, column) = ((at * outputs.len() + row) * LANES, block * LANES);
+            let (from, column) = ((at * height + row) * LANES, block * LANES);
             // SAFETY: the caller's contract.
-            unsafe { store_some::<V>(load(products, from), dw, output * input + column, input - column) };
+            unsafe { store_some::<V, f32>(load(products, from), dw, output * input + column, input - column) };
         }
     }
 }
@@ -182,5 +178,5 @@ dispatch! {
 #[inline(always)]
 unsafe fn write_sums_with<V: Lanes>(sums: &[f32], block: usize, output: usize, db: &Shared) {
     // SAFETY: the caller's contract.
-    unsafe { store_some::<V>(load(sums, 0), db, block * LANES, output - block * LANES) };
+    unsafe { store_some::<V, f32>(load(sums, 0), db, block * LANES, output - block * LANES) };
 }

@@ -1,22 +1,23 @@
 //! Products of any size, cut into the tiles of [`crate::tile`]: by packed weights, and of a transposed matrix by packed rows.
 
 use crate::conv::LANES;
+use crate::element::Element;
 use crate::lanes::Lanes;
 use crate::shared::Shared;
 use crate::tile::{self, Line};
 
 /// Rows of a matrix, `step` values from one to the next.
 #[derive(Clone, Copy)]
-pub(crate) struct Rows<'a> {
-    pub(crate) values: &'a [f32],
+pub struct Rows<'a, T = f32> {
+    pub(crate) values: &'a [T],
     pub(crate) step: usize,
     pub(crate) count: usize,
 }
 
-/// Blocks of sixteen columns, `[block][row][16]`, `step` values from one block to the next.
+/// Blocks of sixteen columns, `[block][row][16]`, or `[block][pair of rows][16][2]` of bf16; `step` values from one block to the next.
 #[derive(Clone, Copy)]
-pub(crate) struct Packed<'a> {
-    pub(crate) values: &'a [f32],
+pub struct Packed<'a, T = f32> {
+    pub(crate) values: &'a [T],
     pub(crate) step: usize,
     pub(crate) blocks: usize,
 }
@@ -122,7 +123,7 @@ pub(crate) unsafe fn transposed_times<V: Lanes>(
 /// # Safety
 /// Every row of x has `columns` values, and `out` a place for each row of each block.
 #[inline(always)]
-pub(crate) unsafe fn pack<V: Lanes>(x: Rows, columns: usize, out: &mut [f32], step: usize) {
+pub(crate) unsafe fn pack<V: Lanes>(x: Rows<impl Element>, columns: usize, out: &mut [f32], step: usize) {
     for row in 0..x.count {
         for (block, column) in (0..columns).step_by(LANES).enumerate() {
             // SAFETY: the caller's contract.
@@ -136,16 +137,31 @@ pub(crate) unsafe fn pack<V: Lanes>(x: Rows, columns: usize, out: &mut [f32], st
 
 /// Rows of x as columns: `[block of sixteen rows][k][16]` of the first `len` values k of each row, times `factor`; lanes beyond the
 /// last row are zero. Blocks lie one after the other.
-pub(crate) fn pack_transposed(x: Rows, len: usize, factor: f32, out: &mut [f32]) {
+pub(crate) fn pack_transposed(x: Rows<impl Element>, len: usize, factor: f32, out: &mut [f32]) {
     for (block, out) in out.chunks_exact_mut(LANES * len).enumerate().take(x.count.div_ceil(LANES)) {
         let first = block * LANES;
         let count = LANES.min(x.count - first);
         for (k, out) in out.chunks_exact_mut(LANES).enumerate() {
             for (lane, out) in out.iter_mut().enumerate() {
-                *out = if lane < count { x.values[(first + lane) * x.step + k] * factor } else { 0.0 };
+                *out = if lane < count { x.values[(first + lane) * x.step + k].to_f32() * factor } else { 0.0 };
             }
         }
     }
+}
+
+/// Rows of x as f32, one after the other, in `out`.
+///
+/// # Safety
+/// Every row of x has `columns` values.
+#[inline(always)]
+pub(crate) unsafe fn widen<'a, V: Lanes>(x: Rows<impl Element>, columns: usize, out: &'a mut [f32]) -> Rows<'a> {
+    for (row, out) in out.chunks_exact_mut(columns).enumerate().take(x.count) {
+        for at in (0..columns).step_by(LANES) {
+            // SAFETY: the caller's contract.
+            unsafe { store_row(load_some::<V>(x.values, row * x.step + at, columns - at), out, at) };
+        }
+    }
+    Rows { values: out, step: columns, count: x.count }
 }
 
 /// The first `count` of sixteen values from `at` on, zeros after them.
@@ -153,14 +169,14 @@ pub(crate) fn pack_transposed(x: Rows, len: usize, factor: f32, out: &mut [f32])
 /// # Safety
 /// That many values are there.
 #[inline(always)]
-pub(crate) unsafe fn load_some<V: Lanes>(from: &[f32], at: usize, count: usize) -> V {
+pub(crate) unsafe fn load_some<V: Lanes>(from: &[impl Element], at: usize, count: usize) -> V {
     // SAFETY: the caller's contract; sixteen floats where fewer are there.
     unsafe {
         if count >= LANES {
             return crate::lanes::load(from, at);
         }
-        let mut some = [0.0; LANES];
-        some[..count].copy_from_slice(&from[at..at + count]);
+        let mut some = [0.0_f32; LANES];
+        some.iter_mut().zip(&from[at..at + count]).for_each(|(some, from)| *some = from.to_f32());
         crate::lanes::load(&some, 0)
     }
 }
@@ -170,16 +186,31 @@ pub(crate) unsafe fn load_some<V: Lanes>(from: &[f32], at: usize, count: usize) 
 /// # Safety
 /// The places are inside the slice and belong to the calling task alone.
 #[inline(always)]
-pub(crate) unsafe fn store_some<V: Lanes>(value: V, to: &Shared, at: usize, count: usize) {
+pub(crate) unsafe fn store_some<V: Lanes, T: Element>(value: V, to: &Shared<T>, at: usize, count: usize) {
     // SAFETY: the caller's contract.
     unsafe {
         if count >= LANES {
             return to.store(value, at);
         }
-        let mut some = [0.0; LANES];
+        let mut some = [T::from_f32(0.0); LANES];
         crate::lanes::store(value, &mut some, 0);
         for (lane, value) in some[..count].iter().enumerate() {
-            to.update(*value, at + lane, false);
+            to.set(*value, at + lane);
         }
+    }
+}
+
+/// Writes sixteen values, or as many as there are places.
+#[inline(always)]
+pub(crate) unsafe fn store_row<V: Lanes, T: Element>(value: V, to: &mut [T], at: usize) {
+    // SAFETY: sixteen places, or a copy.
+    unsafe {
+        if at + LANES <= to.len() {
+            return crate::lanes::store(value, to, at);
+        }
+        let mut some = [T::from_f32(0.0); LANES];
+        crate::lanes::store(value, &mut some, 0);
+        let left = to.len() - at;
+        to[at..].copy_from_slice(&some[..left]);
     }
 }

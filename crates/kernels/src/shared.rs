@@ -5,7 +5,7 @@ use crate::lanes::Lanes;
 use std::marker::PhantomData;
 
 /// Access to a slice from many threads, each to places that no other touches.
-pub(crate) struct Shared<'a, T = f32> {
+pub struct Shared<'a, T = f32> {
     at: *mut T,
     len: usize,
     slice: PhantomData<&'a mut [T]>,

@@ -1,82 +1,16 @@
 //! The kernels of transformers against f64 loops, their gradients against differences of the loops, over odd shapes, under each
 //! instruction set of this CPU, and across threads.
 
+mod token_loops;
+
 use sogclr_kernels::{
     Activation, Attention, Isa, Linear, attention, attention_grad, average_pool, average_pool_grad, layer_norm,
     layer_norm_grad, linear, linear_activate, linear_input_grad, linear_weight_grad,
 };
-
-fn random(len: usize, seed: u64) -> Vec<f32> {
-    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
-    let mut next = || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        (state >> 40) as f32 / (1_u64 << 24) as f32 - 0.5
-    };
-    (0..len).map(|_| next()).collect()
-}
-
-/// As [`random`], but up to ±`size`.
-fn larger(len: usize, seed: u64, size: f32) -> Vec<f32> {
-    random(len, seed).iter().map(|v| 2.0 * size * v).collect()
-}
-
-fn wide(values: &[f32]) -> Vec<f64> {
-    values.iter().map(|&v| f64::from(v)).collect()
-}
-
-fn assert_close(label: &str, ours: &[f32], want: &[f64], tolerance: f64) {
-    assert_eq!(ours.len(), want.len(), "{label}");
-    let scale = want.iter().fold(1e-3_f64, |max, v| max.max(v.abs()));
-    for (index, (ours, want)) in ours.iter().zip(want).enumerate() {
-        let error = (f64::from(*ours) - want).abs();
-        assert!(error <= tolerance * scale, "{label} [{index}]: {ours} vs {want}, of {scale}");
-    }
-}
-
-/// Every `step`-th of `ours` against the central difference of `f` there; `f` is smooth and of size 1.
-fn assert_slopes(label: &str, ours: &[f32], x: &[f32], step: usize, f: impl Fn(&[f64]) -> f64) {
-    const H: f64 = 1e-4;
-    let mut x = wide(x);
-    let mut slope = |index: usize| {
-        let old = x[index];
-        x[index] = old + H;
-        let above = f(&x);
-        x[index] = old - H;
-        let below = f(&x);
-        x[index] = old;
-        (above - below) / (2.0 * H)
-    };
-    let (some, want): (Vec<f32>, Vec<f64>) = (0..ours.len()).step_by(step).map(|k| (ours[k], slope(k))).unzip();
-    assert_close(label, &some, &want, 1e-5);
-}
-
-fn weighted(y: &[f64], by: &[f32]) -> f64 {
-    y.iter().zip(by).map(|(y, by)| y * f64::from(*by)).sum()
-}
-
-/// One row, one value, fewer and more than sixteen of each, several panels, groups and tasks.
-const LINEAR: &[[usize; 3]] = &[
-    // rows, input, output
-    [1, 1, 1],
-    [3, 5, 7],
-    [13, 16, 16],
-    [50, 33, 70],
-    [257, 130, 48],
-    [131, 300, 20],
-    [129, 20, 300],
-    [700, 64, 65],
-];
-
-fn linear_in_f64(shape: Linear, x: &[f32], weight: &[f32], bias: &[f32]) -> Vec<f64> {
-    let row = |r: usize, o: usize| {
-        let products =
-            (0..shape.input).map(|i| f64::from(x[r * shape.input + i]) * f64::from(weight[o * shape.input + i]));
-        products.sum::<f64>() + f64::from(bias[o])
-    };
-    (0..shape.rows).flat_map(|r| (0..shape.output).map(move |o| row(r, o))).collect()
-}
+use token_loops::{
+    LINEAR, activation_in_f64, assert_close, assert_slopes, attention_in_f64, attentions, larger, linear_in_f64,
+    norm_in_f64, random, weighted, wide, with_threads,
+};
 
 #[test]
 fn linear_layers_and_their_gradients_equal_the_loop() {
@@ -113,24 +47,6 @@ fn linear_layers_and_their_gradients_equal_the_loop() {
             assert_close(&label("dw"), &ours_w, &dw, 1e-5);
             assert_close(&label("db"), &ours_b, &db, 1e-5);
         }
-    }
-}
-
-/// (1 + erf(x/√2))/2 by erf(z) = 2/√π·e^{−z²}·Σ 2ⁿz^{2n+1}/(2n+1)!!, whose terms are positive.
-fn normal(x: f64) -> f64 {
-    let z = x / 2_f64.sqrt();
-    let (mut term, mut sum) = (z, z);
-    for n in 1..400 {
-        term *= 2.0 * z * z / f64::from(2 * n + 1);
-        sum += term;
-    }
-    0.5 + sum * (-z * z).exp() / std::f64::consts::PI.sqrt()
-}
-
-fn activation_in_f64(activation: Activation, x: f64) -> f64 {
-    match activation {
-        Activation::Gelu => x * normal(x),
-        Activation::QuickGelu => x / (1.0 + (-1.702 * x).exp()),
     }
 }
 
@@ -185,16 +101,6 @@ fn an_activated_layer_is_the_activation_of_the_layer() {
     }
 }
 
-fn norm_in_f64(x: &[f64], weight: &[f64], bias: &[f64], epsilon: f64) -> Vec<f64> {
-    let width = weight.len();
-    let row = |x: &[f64]| -> Vec<f64> {
-        let mean = x.iter().sum::<f64>() / width as f64;
-        let var = x.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / width as f64;
-        (0..width).map(|k| (x[k] - mean) / (var + epsilon).sqrt() * weight[k] + bias[k]).collect()
-    };
-    x.chunks_exact(width).flat_map(row).collect()
-}
-
 #[test]
 fn layer_norm_and_its_gradients_equal_the_loop() {
     for (rows, width, epsilon) in [(1, 1, 1.0), (3, 2, 1e-5), (5, 17, 1e-6), (70, 48, 1e-5), (33, 100, 0.5)] {
@@ -218,39 +124,6 @@ fn layer_norm_and_its_gradients_equal_the_loop() {
             assert_close(&label("dx and another gradient"), &both, &sum, 1e-6);
         }
     }
-}
-
-/// One token, one head of one value, heads wider than sixteen lanes, more tokens than go at once.
-fn attentions() -> impl Iterator<Item = Attention> {
-    let shapes = [[1, 1, 1, 1], [2, 5, 3, 4], [1, 17, 2, 16], [3, 48, 1, 8], [2, 49, 2, 20], [1, 130, 1, 64]];
-    let both =
-        |[n, length, heads, size]: [usize; 4]| [false, true].map(|causal| Attention { n, length, heads, size, causal });
-    shapes.into_iter().flat_map(both)
-}
-
-fn attention_in_f64(shape: Attention, all: &[f64]) -> Vec<f64> {
-    let Attention { n, length, heads, size, causal } = shape;
-    let width = heads * size;
-    let mut out = vec![0.0; n * length * width];
-    let value = |i: usize, token: usize, part: usize, head: usize, k: usize| {
-        all[((i * length + token) * 3 + part) * width + head * size + k]
-    };
-    for (i, head, query) in
-        (0..n).flat_map(|i| (0..heads).flat_map(move |h| (0..length).map(move |query| (i, h, query))))
-    {
-        let seen = if causal { query + 1 } else { length };
-        let logit = |key: usize| {
-            (0..size).map(|k| value(i, query, 0, head, k) * value(i, key, 1, head, k)).sum::<f64>()
-                / (size as f64).sqrt()
-        };
-        let weights: Vec<f64> = (0..seen).map(|key| logit(key).exp()).collect();
-        let sum = weights.iter().sum::<f64>();
-        for k in 0..size {
-            let mixed = (0..seen).map(|key| weights[key] * value(i, key, 2, head, k)).sum::<f64>();
-            out[(i * length + query) * width + head * size + k] = mixed / sum;
-        }
-    }
-    out
 }
 
 fn run_attention(isa: Isa, shape: Attention, all: &[f32], d_out: &[f32]) -> [Vec<f32>; 3] {
@@ -308,10 +181,6 @@ fn average_pools_and_their_gradients_equal_the_loop() {
         assert_close(&format!("{n}×{h}×{w}×{c}"), &y, &want, 1e-6);
         assert_close(&format!("{n}×{h}×{w}×{c} dx"), &dx, &want_dx, 1e-6);
     }
-}
-
-fn with_threads<T: Send>(threads: usize, work: impl FnOnce() -> T + Send) -> T {
-    rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap().install(work)
 }
 
 #[test]

@@ -152,33 +152,33 @@ mod x86 {
     }
 }
 
-/// Defines `$name`, which runs the generic `$kernel::<V>`, or `$kernel::<V, T>` for any element T, with the pairs of an
+/// Defines `$name`, which runs the generic `$kernel::<V>`, or `$kernel::<V, T>` for any elements T, with the pairs of an
 /// instruction set, its first argument.
 macro_rules! dispatch_pairs {
     (
         $(#[$meta:meta])*
-        $vis:vis unsafe fn $name:ident $(<$t:ident>)? = $kernel:ident($($arg:ident: $type:ty),* $(,)?)
+        $vis:vis unsafe fn $name:ident $(<$($t:ident),+>)? = $kernel:ident($($arg:ident: $type:ty),* $(,)?)
     ) => {
         $(#[$meta])*
         #[allow(clippy::too_many_arguments)] // as many as the kernel has, and the set
         #[inline]
-        $vis unsafe fn $name $(<$t: crate::Element>)? (isa: crate::isa::Isa, $($arg: $type),*) {
+        $vis unsafe fn $name $(<$($t: crate::Element),+>)? (isa: crate::isa::Isa, $($arg: $type),*) {
             #[cfg(target_arch = "x86_64")]
             {
                 #[allow(clippy::too_many_arguments)] // as many as the kernel has
                 #[target_feature(enable = "avx512f,avx512bf16")]
-                unsafe fn native $(<$t: crate::Element>)? ($($arg: $type),*) {
-                    unsafe { $kernel::<crate::pairs::lanes::Native $(, $t)?>($($arg),*) }
+                unsafe fn native $(<$($t: crate::Element),+>)? ($($arg: $type),*) {
+                    unsafe { $kernel::<crate::pairs::lanes::Native $(, $($t),+)?>($($arg),*) }
                 }
                 #[allow(clippy::too_many_arguments)] // as above
                 #[target_feature(enable = "avx512f")]
-                unsafe fn avx512 $(<$t: crate::Element>)? ($($arg: $type),*) {
-                    unsafe { $kernel::<crate::lanes::Avx512 $(, $t)?>($($arg),*) }
+                unsafe fn avx512 $(<$($t: crate::Element),+>)? ($($arg: $type),*) {
+                    unsafe { $kernel::<crate::lanes::Avx512 $(, $($t),+)?>($($arg),*) }
                 }
                 #[allow(clippy::too_many_arguments)] // as above
                 #[target_feature(enable = "avx2,fma")]
-                unsafe fn avx2 $(<$t: crate::Element>)? ($($arg: $type),*) {
-                    unsafe { $kernel::<crate::lanes::Avx2 $(, $t)?>($($arg),*) }
+                unsafe fn avx2 $(<$($t: crate::Element),+>)? ($($arg: $type),*) {
+                    unsafe { $kernel::<crate::lanes::Avx2 $(, $($t),+)?>($($arg),*) }
                 }
                 // SAFETY: there is an `Isa` only of sets that this CPU has; the rest is the caller's contract.
                 match isa.kind() {
@@ -192,7 +192,7 @@ macro_rules! dispatch_pairs {
             #[cfg(not(target_arch = "x86_64"))]
             let crate::isa::Kind::Portable = isa.kind();
             // SAFETY: the caller's contract.
-            unsafe { $kernel::<crate::lanes::Portable $(, $t)?>($($arg),*) }
+            unsafe { $kernel::<crate::lanes::Portable $(, $($t),+)?>($($arg),*) }
         }
     };
 }

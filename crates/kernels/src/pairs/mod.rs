@@ -1,7 +1,8 @@
-//! Convolutions of bf16 activations as direct sums: weights are rounded to bf16, products are exact and summed in f32, and
+//! Products of bf16 activations: linear layers (`linear`), and convolutions as direct sums. Weights are rounded to bf16, products are exact and summed in f32, and
 //! outputs are rounded once. Sums have one order on every instruction set.
 
 mod lanes;
+mod linear;
 mod patches;
 mod product;
 

@@ -4,6 +4,7 @@ use super::lanes::{PairLanes, dispatch_pairs};
 use crate::conv::LANES;
 use crate::element::Element;
 use crate::lanes::Lanes;
+use crate::panel::{Packed, Rows};
 use crate::shared::Shared;
 use half::bf16;
 use std::ops::Range;
@@ -57,6 +58,50 @@ unsafe fn tile<V: PairLanes, T: Element, const P: usize, const C: usize>(
             for c in 0..C {
                 out.store(sums[j][c], to[j] + c * out_block);
             }
+        }
+    }
+}
+
+/// out[r·out_step + 16·b + lane] (+)= Σ_k x[r][k]·w[b][k][lane] over `count` pairs k.
+///
+/// # Safety
+/// Every row of x and every block of w has so many pairs, and `out` all places.
+#[inline(always)]
+pub(super) unsafe fn times<V: PairLanes>(
+    x: Rows<bf16>,
+    count: usize,
+    w: Packed<bf16>,
+    out: &Shared,
+    out_step: usize,
+    accumulate: bool,
+) {
+    let mut block = 0;
+    while block < w.blocks {
+        let b = &w.values[block * w.step..];
+        macro_rules! panel {
+            ($c:literal: $($p:literal)*) => {{
+                let mut row = 0;
+                $(
+                    while row + $p <= x.count {
+                        let from = std::array::from_fn(|j| (row + j) * x.step);
+                        let to = std::array::from_fn(|j| (row + j) * out_step + block * LANES);
+                        // SAFETY: the caller's contract.
+                        unsafe {
+                            tile::<V, f32, $p, $c>(x.values, from, 2, b, w.step, count, out, to, LANES, accumulate)
+                        };
+                        row += $p;
+                    }
+                )*
+                block += $c;
+            }};
+        }
+        match (V::SUMS, w.blocks - block) {
+            (24, 4..) => panel!(4: 6 2 1),
+            (24, 2..) => panel!(2: 12 4 1),
+            (24, _) => panel!(1: 12 4 1),
+            (16, 2..) => panel!(2: 8 2 1),
+            (16, _) => panel!(1: 12 4 1),
+            _ => panel!(1: 4 1),
         }
     }
 }
