@@ -83,7 +83,7 @@ pub struct RunOptions {
     /// cpu, cpu-exact (no Winograd: rounds less, slower), wgpu or cuda
     #[arg(long, value_name = "NAME")]
     pub device: Option<String>,
-    /// What activations of ResNets are stored as on the CPU: f32, or bf16 for half the memory, and faster
+    /// What activations are stored as on the CPU: f32, or bf16 for half the memory, and faster
     #[arg(long, value_name = "NAME")]
     pub precision: Option<String>,
     /// Safetensors file with weights to start from: torchvision's names, or open_clip's for image–text pairs

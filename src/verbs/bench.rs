@@ -60,7 +60,7 @@ impl Work {
         let encoder = EncoderConfig::named(&self.encoder, self.image_size).map_err(wrong)?;
         encoder.spec().check(self.image_size).map_err(wrong)?;
         let refused = |problem: Problem| CliError::Input(format!("--precision {}", problem.text));
-        check_precision(self.precision, self.device, encoder.spec()).map_err(refused)?;
+        check_precision(self.precision, self.device).map_err(refused)?;
         Ok(encoder)
     }
 

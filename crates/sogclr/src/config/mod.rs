@@ -64,8 +64,8 @@ pub struct TrainConfig {
     /// Where to compute; wgpu and cuda are cargo features. cpu-exact sums every convolution directly, which rounds less
     /// than Winograd's algorithm and is about half as fast.
     pub device: DeviceName,
-    /// What the activations of ResNets are stored as, on the CPU; bf16 halves their memory. Weights, statistics, heads, losses and
-    /// sums are f32 in any case, and so is evaluation.
+    /// What activations are stored as, on the CPU; bf16 halves their memory. Weights, statistics, heads, losses and sums are f32 in any
+    /// case, and so is evaluation.
     #[serde(default, skip_serializing_if = "Precision::is_f32")]
     pub precision: Precision,
     /// Safetensors file with the weights of the encoder to start from, under torchvision's names, or of both encoders of

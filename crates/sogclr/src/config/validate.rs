@@ -4,7 +4,7 @@
 use super::{ConfigError, DeviceName, RunConfig, TrainConfig};
 use crate::check::{Problem, require};
 use crate::data::{Description, Modality};
-use crate::encoder::{EncoderSpec, Precision};
+use crate::encoder::Precision;
 use crate::method::Spec;
 
 impl RunConfig {
@@ -33,7 +33,7 @@ impl RunConfig {
         self.check_views(method)?;
         self.augment.check(data.channels)?;
         self.encoder.spec().check(self.augment.views[0].size)?;
-        check_precision(self.train.precision, self.train.device, self.encoder.spec())?;
+        check_precision(self.train.precision, self.train.device)?;
         self.check_eval_size(self.eval_size())?;
         self.check_labels(method, data.classes)
     }
@@ -128,14 +128,10 @@ impl RunConfig {
     }
 }
 
-/// Refuses a precision that the device or the encoder does not have.
-pub fn check_precision(precision: Precision, device: DeviceName, encoder: &dyn EncoderSpec) -> Result<(), Problem> {
-    let (key, name) = ("train.precision", encoder.name());
-    require(precision == Precision::F32 || device.is_cpu(), key, || {
+/// Refuses a precision that the device does not have.
+pub fn check_precision(precision: Precision, device: DeviceName) -> Result<(), Problem> {
+    require(precision == Precision::F32 || device.is_cpu(), "train.precision", || {
         "is bf16, which the kernels of the CPU have alone: leave it out, or set train.device to cpu".into()
-    })?;
-    require(precision == Precision::F32 || encoder.has_bf16(), key, || {
-        format!("is bf16, which {name} does not have: leave it out, or choose a ResNet")
     })
 }
 

@@ -103,10 +103,6 @@ impl EncoderSpec for ClipResNetConfig {
         true
     }
 
-    fn has_bf16(&self) -> bool {
-        true
-    }
-
     fn text(&self) -> TextConfig {
         match self.name {
             ClipResNetName::ClipS => TextConfig::clip_s(),
@@ -119,14 +115,14 @@ impl EncoderSpec for ClipResNetConfig {
         clip_deviation(1, name, dims)
     }
 
-    fn activations(&self, size: usize, _: usize) -> usize {
+    fn kept_bytes(&self, size: usize, _: usize, precision: Precision) -> usize {
         let (width, side) = (self.channels(), size / 2);
         let stem = 2 * side * side * width;
         let stages = self.layers().into_iter().enumerate().map(|(stage, blocks)| {
             let (side, channels) = ((size / 4) >> stage, width << stage);
             blocks * side * side * 6 * channels
         });
-        stem + stages.sum::<usize>()
+        precision.kept_of_convolutions(stem + stages.sum::<usize>())
     }
 
     fn is_foreign(&self, name: &str) -> bool {

@@ -4,7 +4,7 @@
 use super::batch_norm::Pass;
 use super::layers::{linear, value_for};
 use super::transformer::{LayerNorm, Transformer, clip_deviation, patches};
-use super::{ClipStem, Compute, EncoderSpec, Family, Network, PythonLoader};
+use super::{ClipStem, Compute, EncoderSpec, Family, Network, Precision, PythonLoader};
 use crate::check::{Problem, parse_name, require};
 use crate::cpu::Engine;
 use crate::math::Layout;
@@ -90,9 +90,8 @@ impl EncoderSpec for ClipVitConfig {
         clip_deviation(LAYERS, name, dims)
     }
 
-    fn activations(&self, _: usize, _: usize) -> usize {
-        // q, k, v, what attention mixes, the MLP's four widths and two sums, of each place
-        LAYERS * (GRID * GRID + 1) * 10 * self.channels()
+    fn kept_bytes(&self, _: usize, _: usize, precision: Precision) -> usize {
+        LAYERS * (GRID * GRID + 1) * precision.kept_of_block(self.channels())
     }
 
     fn open_clip(&self, size: usize) -> Option<Value> {

@@ -3,14 +3,15 @@
 use crate::check::parse_name;
 use crate::cpu::Engine;
 use crate::math::{Isa, Layout};
-use burn::tensor::{Device, FloatDType, Tensor};
+use burn::tensor::{DType, Device, FloatDType, Tensor};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
 
-/// What the activations of a ResNet are stored as, from its first layer to its last pool, and what is kept of them for the
-/// backward pass. Weights, statistics, heads, similarities, losses and optimisers are f32 in any case, and so are all sums.
+/// What activations are stored as, and what is kept of them for the backward pass: in a ResNet from its first layer to its last pool, in
+/// a transformer inside of every branch. The sum that branches add to, weights, statistics, heads, similarities, losses and optimisers
+/// are f32 in any case, and so are all sums.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Precision {
@@ -51,6 +52,25 @@ impl Precision {
         match self {
             Self::F32 => 4,
             Self::Bf16 => 2,
+        }
+    }
+
+    /// Bytes that a step keeps of convolutions that put out so many values, at the least: 1.7 to 3.3 values for each were measured.
+    pub(super) fn kept_of_convolutions(self, values: usize) -> usize {
+        values * self.bytes() * 17 / 10
+    }
+
+    /// Bytes that a step keeps of one token in a transformer's block: queries, keys, values, what attention mixes and the MLP's eight
+    /// widths, and in f32 what the two branches add to.
+    pub(super) fn kept_of_block(self, width: usize) -> usize {
+        (12 * self.bytes() + 2 * Self::F32.bytes()) * width
+    }
+
+    /// What burn calls it.
+    pub(super) fn dtype(self) -> DType {
+        match self {
+            Self::F32 => DType::F32,
+            Self::Bf16 => DType::BF16,
         }
     }
 

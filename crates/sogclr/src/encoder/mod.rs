@@ -63,11 +63,6 @@ pub trait EncoderSpec {
         false
     }
 
-    /// Whether its activations can be bf16.
-    fn has_bf16(&self) -> bool {
-        false
-    }
-
     /// The text encoder that goes with it unless another is set.
     fn text(&self) -> TextConfig {
         TextConfig { heads: 4, layers: 4, ..TextConfig::clip_s() }
@@ -76,8 +71,8 @@ pub trait EncoderSpec {
     /// Standard deviation of the initial values of a parameter; `None` for what is not drawn.
     fn deviation(&self, name: &str, dims: &[usize]) -> Option<f64>;
 
-    /// Values that training keeps of one image of `size` pixels, at the least.
-    fn activations(&self, size: usize, channels: usize) -> usize;
+    /// Bytes that training on the CPU keeps of one image of `size` pixels, at the least.
+    fn kept_bytes(&self, size: usize, channels: usize, precision: Precision) -> usize;
 
     /// Every distinct convolution on one image of `size` pixels, with its number of layers; none where they are not what costs.
     fn convolutions(&self, _size: usize, _channels: usize) -> Vec<(usize, Conv)> {

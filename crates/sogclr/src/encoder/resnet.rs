@@ -106,10 +106,6 @@ impl EncoderSpec for ResNetConfig {
         channels * if plan.bottleneck { 4 } else { 1 }
     }
 
-    fn has_bf16(&self) -> bool {
-        true
-    }
-
     /// He-normal over the fan-out, as torchvision.
     fn deviation(&self, _: &str, dims: &[usize]) -> Option<f64> {
         match dims {
@@ -118,8 +114,9 @@ impl EncoderSpec for ResNetConfig {
         }
     }
 
-    fn activations(&self, size: usize, channels: usize) -> usize {
-        self.convolutions(size, channels).iter().map(|(count, conv)| count * conv.y_len()).sum()
+    fn kept_bytes(&self, size: usize, channels: usize, precision: Precision) -> usize {
+        let values = self.convolutions(size, channels).iter().map(|(count, conv)| count * conv.y_len()).sum();
+        precision.kept_of_convolutions(values)
     }
 
     fn convolutions(&self, size: usize, channels: usize) -> Vec<(usize, sogclr_kernels::Conv)> {
@@ -372,7 +369,10 @@ mod tests {
         assert_eq!(cost("resnet50", 224), (53, 4_087_136_256));
         // Outputs at 8 pixels: 3·8²·16, 3·4²·32 and 3·2²·64, the shortcuts among them.
         assert_eq!(cost("resnet8", 8).0, 9);
-        assert_eq!(named("resnet8", 8).activations(8, 3), 3 * 1024 + 3 * 512 + 3 * 256);
+        let values: usize = 3 * 1024 + 3 * 512 + 3 * 256;
+        let kept = |precision| named("resnet8", 8).kept_bytes(8, 3, precision);
+        assert_eq!(kept(Precision::F32), 4 * values * 17 / 10);
+        assert_eq!(kept(Precision::Bf16), 2 * values * 17 / 10);
     }
 
     #[test]

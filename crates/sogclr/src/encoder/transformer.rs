@@ -1,8 +1,8 @@
 //! Pre-norm transformer blocks: their layer norm and residual branches, and CLIP's stack of them with QuickGELU under CLIP's
 //! parameter names.
 
-use super::Compute;
 use super::layers::{Linear, linear, value_for};
+use super::{Compute, Precision};
 use crate::cpu::{self, Activation, Engine, Inner};
 use crate::math::Layout;
 use burn::module::{Module, Param};
@@ -46,20 +46,23 @@ impl LayerNorm {
     }
 }
 
-/// x + second(inner(first(norm(x)))): attention or MLP with its residual. x `[N, L, width]`
+/// x + second(inner(first(norm(x)))): attention or MLP with its residual. x `[N, L, width]` is f32, what lies between is stored as
+/// `precision` says.
 pub(super) fn branch(
     x: Tensor<3>,
     norm: &LayerNorm,
     first: (&Param<Tensor<2>>, &Param<Tensor<1>>),
     inner: Inner,
     second: &Linear,
+    precision: Precision,
 ) -> Tensor<3> {
     let (weight, bias) = (value_for(first.0, &x), value_for(first.1, &x));
     if let Some(engine) = norm.engine {
         let norm_values = (value_for(&norm.weight, &x), value_for(&norm.bias, &x));
         let (second_weight, second_bias) = second.parameters();
         let second = (value_for(second_weight, &x), value_for(second_bias, &x));
-        return cpu::branch(x, norm_values, norm.epsilon, (weight, bias), inner, second, engine);
+        let values = precision.dtype();
+        return cpu::branch(x, norm_values, norm.epsilon, (weight, bias), inner, second, values, engine);
     }
     let hidden = linear(norm.forward(x.clone()), weight, Some(bias), None);
     let mixed = match inner {
@@ -145,15 +148,17 @@ pub struct ResidualAttention {
     ln_1: LayerNorm,
     mlp: Mlp,
     ln_2: LayerNorm,
+    #[module(skip)]
+    precision: Precision,
 }
 
 impl ResidualAttention {
     fn forward(&self, x: Tensor<3>, causal: bool) -> Tensor<3> {
         let Attention { in_proj_weight, in_proj_bias, out_proj, heads } = &self.attn;
         let attention = Inner::Attention { heads: *heads, causal };
-        let x = branch(x, &self.ln_1, (in_proj_weight, in_proj_bias), attention, out_proj);
+        let x = branch(x, &self.ln_1, (in_proj_weight, in_proj_bias), attention, out_proj, self.precision);
         let Mlp { c_fc, c_proj } = &self.mlp;
-        branch(x, &self.ln_2, c_fc.parameters(), Inner::Mlp(Activation::QuickGelu), c_proj)
+        branch(x, &self.ln_2, c_fc.parameters(), Inner::Mlp(Activation::QuickGelu), c_proj, self.precision)
     }
 }
 
@@ -173,6 +178,7 @@ impl Transformer {
                 c_proj: Linear::new(4 * width, width, compute).with_bias(),
             },
             ln_2: LayerNorm::new(width, compute),
+            precision: compute.precision(),
         };
         Self { resblocks: (0..layers).map(block).collect() }
     }

@@ -4,7 +4,7 @@
 use super::batch_norm::Pass;
 use super::layers::{Linear, linear, value_for};
 use super::transformer::{LayerNorm, branch, patches};
-use super::{Compute, EncoderSpec, Family, Network, PythonLoader};
+use super::{Compute, EncoderSpec, Family, Network, Precision, PythonLoader};
 use crate::check::{Problem, parse_name, require};
 use crate::cpu::{Activation, Engine, Inner};
 use crate::math::Layout;
@@ -109,10 +109,9 @@ impl EncoderSpec for VitConfig {
         }
     }
 
-    fn activations(&self, size: usize, _: usize) -> usize {
-        // q, k, v, what attention mixes, the MLP's eight widths and two sums, of each place; logits and softmax of each head
+    fn kept_bytes(&self, size: usize, _: usize, precision: Precision) -> usize {
         let places = (size / self.patch.max(1)).pow(2) + 1;
-        DEPTH * places * (14 * self.width() + 2 * self.width() / HEAD * places)
+        DEPTH * places * precision.kept_of_block(self.width())
     }
 
     /// timm's classifier.
@@ -183,6 +182,8 @@ struct VitBlock {
     attn: VitAttention,
     norm2: LayerNorm,
     mlp: VitMlp,
+    #[module(skip)]
+    precision: Precision,
 }
 
 impl VitBlock {
@@ -194,6 +195,7 @@ impl VitBlock {
             attn: VitAttention { qkv: project(width, 3 * width), proj: project(width, width), heads },
             norm2: norm(),
             mlp: VitMlp { fc1: project(width, 4 * width), fc2: project(4 * width, width) },
+            precision: compute.precision(),
         }
     }
 
@@ -201,8 +203,8 @@ impl VitBlock {
     fn forward(&self, x: Tensor<3>) -> Tensor<3> {
         let (VitAttention { qkv, proj, heads }, VitMlp { fc1, fc2 }) = (&self.attn, &self.mlp);
         let attention = Inner::Attention { heads: *heads, causal: false };
-        let x = branch(x, &self.norm1, qkv.parameters(), attention, proj);
-        branch(x, &self.norm2, fc1.parameters(), Inner::Mlp(Activation::Gelu), fc2)
+        let x = branch(x, &self.norm1, qkv.parameters(), attention, proj, self.precision);
+        branch(x, &self.norm2, fc1.parameters(), Inner::Mlp(Activation::Gelu), fc2, self.precision)
     }
 }
 
@@ -312,12 +314,12 @@ mod tests {
         assert!(VitConfig::for_size(VitName::VitTiny, 13).check(13).is_err());
     }
 
-    /// Attention keeps two tables of places² for each head: with many patches they are what does not fit.
+    /// Of every place, 14 values for each of the width, of which the two sums are f32 in any case.
     #[test]
-    fn memory_grows_with_the_square_of_the_places() {
-        let of = |patch: usize| VitConfig { patch, ..VitConfig::for_size(VitName::VitTiny, 64) }.activations(64, 3);
-        assert_eq!(of(8), 12 * 65 * (14 * 192 + 2 * 3 * 65));
-        assert!(of(1) > 50 * of(8) * 4);
+    fn a_step_keeps_what_its_branches_read() {
+        let vit = VitConfig { patch: 8, ..VitConfig::for_size(VitName::VitTiny, 64) };
+        assert_eq!(vit.kept_bytes(64, 3, Precision::F32), 12 * 65 * 14 * 192 * 4);
+        assert_eq!(vit.kept_bytes(64, 3, Precision::Bf16), 12 * 65 * (12 * 2 + 2 * 4) * 192);
     }
 
     #[test]

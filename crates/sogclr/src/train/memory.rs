@@ -2,18 +2,15 @@
 
 use crate::config::RunConfig;
 
-/// Values that a step keeps for each value that a convolution puts out, at the least; 1.7 to 3.3 were measured.
-const KEPT: f64 = 1.7;
-
 /// GB that a step takes on the CPU, at the least; `None` where that is not known.
 fn step_gb(config: &RunConfig, images: usize) -> Option<f64> {
     if !config.train.device.is_cpu() {
         return None;
     }
-    let of_size = |size: usize| config.encoder.spec().activations(size, config.augment.channels());
-    let values: usize = config.augment.views.iter().map(|group| group.count * of_size(group.size)).sum();
-    let bytes = config.train.precision.bytes() * images * values;
-    Some(KEPT * 1e-9 * bytes as f64)
+    let (encoder, channels, precision) = (config.encoder.spec(), config.augment.channels(), config.train.precision);
+    let of_size = |size: usize| encoder.kept_bytes(size, channels, precision);
+    let bytes: usize = config.augment.views.iter().map(|group| group.count * of_size(group.size)).sum();
+    Some(1e-9 * (images * bytes) as f64)
 }
 
 /// What to change if a step of this run cannot fit into `free_gb` of memory.

@@ -5,13 +5,13 @@ use crate::resnet::{gradients, images, tensor, values};
 use burn::module::Module;
 use burn::tensor::{Device, Tensor};
 use sogclr::cpu::{Engine, Isa};
-use sogclr::encoder::{ClipResNet, ClipVit, Compute, Network, Pass, Pool, TextConfig, TextEncoder, Vit};
+use sogclr::encoder::{ClipResNet, ClipVit, Compute, Network, Pass, Pool, Precision, TextConfig, TextEncoder, Vit};
 use std::collections::BTreeMap;
 
-type Named = BTreeMap<String, Vec<f32>>;
+pub type Named = BTreeMap<String, Vec<f32>>;
 
 /// The output and all gradients of Σ output·probe, by name.
-fn passed<M: Module>(net: &M, out: &Tensor<2>) -> Named {
+pub fn passed<M: Module>(net: &M, out: &Tensor<2>) -> Named {
     let probe = tensor("probe", out.dims(), &out.device());
     let mut all = gradients(net, &(out.clone() * probe).sum().backward());
     all.insert("output".into(), values(out.clone()));
@@ -32,7 +32,7 @@ fn of_texts(compute: &Compute) -> Named {
 }
 
 /// Heads of 8, 10, 12 and 4 values; 26, 17, 53 and 5 tokens.
-fn all(compute: &Compute) -> [(&'static str, Named); 5] {
+pub fn all(compute: &Compute) -> [(&'static str, Named); 5] {
     let vit = |pool| of_images(Vit::with_shape(24, 2, 3, 2, pool, 10, 3, compute), 10, compute);
     let clip_vit = ClipVit::with_shape((20, 2, 2), 3, 6, (12, 3), compute);
     let clip_resnet = ClipResNet::with_shape([1, 1, 1, 1], 2, 16, 6, (64, 3), compute);
@@ -69,11 +69,13 @@ fn kernels_and_plain_operations_agree() {
 
 #[test]
 fn bytes_do_not_depend_on_the_number_of_threads() {
-    let run = |threads: usize| {
-        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-        let all = pool.install(|| all(&Compute::cpu().autodiff()));
-        all.map(|(_, named)| named.into_values().flatten().map(f32::to_bits).collect::<Vec<u32>>())
-    };
-    let one = run(1);
-    assert!([2, 3, 5].iter().all(|&threads| run(threads) == one));
+    for precision in [Precision::F32, Precision::Bf16] {
+        let run = |threads: usize| {
+            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+            let all = pool.install(|| all(&Compute::cpu().with_precision(precision).autodiff()));
+            all.map(|(_, named)| named.into_values().flatten().map(f32::to_bits).collect::<Vec<u32>>())
+        };
+        let one = run(1);
+        assert!([2, 3, 5].iter().all(|&threads| run(threads) == one), "{precision}");
+    }
 }

@@ -9,7 +9,7 @@ pub(crate) use ops::Inner;
 
 use super::Engine;
 use burn::backend::Dispatch;
-use burn::tensor::Tensor;
+use burn::tensor::{DType, Tensor};
 use ops::{Branch, Tokens};
 
 /// (x − mean)/√(var + ε)·weight + bias over the last axis.
@@ -24,7 +24,9 @@ pub(crate) fn layer_norm<const D: usize>(
     Tensor::from_dispatch(<Dispatch as Tokens>::token_norm(x, weight, bias, epsilon, engine.isa))
 }
 
-/// x + second(inner(first(norm(x)))); x `[n, length, width]`, layers as weight `[out, in]` and bias.
+/// x + second(inner(first(norm(x)))); x `[n, length, width]`, layers as weight `[out, in]` and bias. x and the sum are f32, `values`
+/// what lies between.
+#[expect(clippy::too_many_arguments, reason = "the parts of one formula")]
 pub(crate) fn branch(
     x: Tensor<3>,
     (norm_weight, norm_bias): (Tensor<1>, Tensor<1>),
@@ -32,9 +34,10 @@ pub(crate) fn branch(
     (first_weight, first_bias): (Tensor<2>, Tensor<1>),
     inner: Inner,
     (second_weight, second_bias): (Tensor<2>, Tensor<1>),
+    values: DType,
     engine: Engine,
 ) -> Tensor<3> {
-    let branch = Branch { inner, epsilon, isa: engine.isa };
+    let branch = Branch { inner, epsilon, values, isa: engine.isa };
     Tensor::from_dispatch(<Dispatch as Tokens>::branch(
         x.into_dispatch(),
         norm_weight.into_dispatch(),

@@ -2,6 +2,7 @@
 
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Backend, backend_extension};
+use burn::tensor::DType;
 use sogclr_kernels::{Activation, Isa};
 
 /// What stands between the two linear layers of a branch.
@@ -19,6 +20,8 @@ pub struct Branch {
     pub inner: Inner,
     /// Of the layer norm.
     pub epsilon: f64,
+    /// What its layers read, and what it keeps of them for the gradient: f32 or bf16. What it adds to, and the sum, are f32.
+    pub values: DType,
     pub isa: Isa,
 }
 
