@@ -7,6 +7,7 @@ use crate::interrupt::stop_on_ctrl_c;
 use crate::output::{note, say};
 use clap::Args;
 use sogclr::comm::Group;
+use sogclr::encoder::Precision;
 use sogclr::train::Pretraining;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
@@ -14,7 +15,7 @@ use std::path::PathBuf;
 /// Continue a run that was stopped, killed or lost power.
 ///
 /// Goes on from the last complete checkpoint, inside the epoch, and ends with the same bytes as a run that was never
-/// interrupted. The number of processes (mpirun) may be another than before. Refuses if the images changed, or settings in RUN/config.toml that decide what the run becomes.
+/// interrupted. The number of processes (mpirun) may be another than before, and --precision may change with a word about it. Refuses if the images changed, or settings in RUN/config.toml that decide what the run becomes.
 #[derive(Args)]
 pub struct Resume {
     /// Folder that `sogclr pretrain --out` made
@@ -22,13 +23,16 @@ pub struct Resume {
     /// Leave out RUN/report.html, which takes some seconds at the end
     #[arg(long)]
     no_report: bool,
+    /// Store activations as f32 or bf16 from here on; the run then ends with other bytes than one that was never stopped
+    #[arg(long, value_name = "NAME")]
+    precision: Option<Precision>,
     #[command(flatten)]
     watchdog: Watchdog,
 }
 
 impl Resume {
     pub fn run(self, group: &Group) -> Result<(), CliError> {
-        let mut pretraining = Pretraining::resume(&self.run, crate::provenance(), group)?;
+        let mut pretraining = Pretraining::resume_as(&self.run, self.precision, crate::provenance(), group)?;
         if let Some(warning) = pretraining.warning() {
             note!("{warning}");
         }

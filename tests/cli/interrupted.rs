@@ -101,16 +101,45 @@ fn a_run_with_bf16_activations_is_resumed_exactly_or_with_a_sentence() {
     let said = resumed(&changed);
     assert!(said.contains("stored as bf16 until now and are f32 from here"), "{said}");
     assert!(file(&whole) != file(&changed), "it went on in f32");
+
+    // The flag does what the edit does, and the folder says so from then on.
+    let by_flag = root.path().join("by_flag");
+    cut(&by_flag);
+    let resume = |flag: &str| {
+        let output = sogclr().arg("resume").arg(&by_flag).args(["--precision", flag]).output().unwrap();
+        (output.status.code(), String::from_utf8(output.stderr).unwrap())
+    };
+    let (code, said) = resume("f32");
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("stored as bf16 until now and are f32 from here: it will not end with the bytes"), "{said}");
+    assert!(file(&changed) == file(&by_flag), "an edit and a flag are one change");
+    let config = || std::fs::read_to_string(by_flag.join("config.toml")).unwrap();
+    assert!(!config().contains("bf16"), "{}", config());
+    // A run that is complete has nothing that could change.
+    let (code, said) = resume("bf16");
+    assert_eq!((code, said.contains("stored as"), config().contains("bf16")), (Some(0), false, false), "{said}");
+    let (code, said) = resume("f16");
+    assert_eq!(code, Some(2), "{said}");
 }
 
 /// Every image and text has a u and a temperature of its own by then.
 #[test]
 fn pairs_resumed_inside_an_epoch_end_with_the_same_bytes() {
+    resume_pairs(&["--encoder", "clip-xs", "--set", "encoder.width=0.25"]);
+}
+
+#[test]
+fn pairs_of_transformers_in_bf16_are_resumed_exactly() {
+    resume_pairs(&["--encoder", "clip-vit-xs", "--set", "encoder.width=0.33333333", "--precision", "bf16"]);
+}
+
+fn resume_pairs(encoder: &[&str]) {
     let root = tempfile::tempdir().unwrap();
     let run = root.path().join("run");
     sogclr()
-        .args(["pretrain", "--pairs", "emoji", "--limit", "48", "--image-size", "32", "--encoder", "clip-xs"])
-        .args(["--batch", "8", "--epochs", "2", "--set", "train.checkpoint_minutes=0", "--set", "encoder.width=0.25"])
+        .args(["pretrain", "--pairs", "emoji", "--limit", "48", "--image-size", "32"])
+        .args(encoder)
+        .args(["--batch", "8", "--epochs", "2", "--set", "train.checkpoint_minutes=0"])
         .args(["--set", "text={ width = 16, layers = 1, heads = 2, context = 12, vocabulary = 49408 }"])
         .args(["--method", "fastclip", "--set", "method.learned.kind=individual", "--out"])
         .arg(&run)

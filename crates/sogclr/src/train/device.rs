@@ -1,12 +1,12 @@
 //! From a device's name to where tensors are computed.
 
 use super::TrainError;
-use crate::config::{DeviceName, TrainConfig};
+use crate::config::{ConfigError, DeviceName, TrainConfig, check_precision};
 use crate::encoder::Compute;
 
-/// Opens what a run trains on: its device, with activations stored as it says. The precision is one that the device has, see
-/// [`crate::config::check_precision`].
+/// Opens what a run trains on: its device, with activations stored as it says.
 pub fn open_for(train: &TrainConfig, local_rank: usize) -> Result<Compute, TrainError> {
+    check_precision(train.precision, train.device).map_err(ConfigError::from)?;
     Ok(open_device_of(train.device, local_rank)?.with_precision(train.precision))
 }
 

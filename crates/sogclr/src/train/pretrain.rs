@@ -7,7 +7,7 @@ use crate::batch::Share;
 use crate::comm::Group;
 use crate::config::{ConfigError, RunConfig};
 use crate::data::{DataConfig, DataError, Dataset, Manifest, Split};
-use crate::encoder::EncoderConfig;
+use crate::encoder::{EncoderConfig, Precision};
 use crate::provenance::Provenance;
 use crate::storage::write_atomic;
 use crate::system::peak_rss_mb;
@@ -146,7 +146,19 @@ impl Pretraining {
     /// Goes on with the run in `folder`, which rank 0 alone needs to reach, from its last whole checkpoint. The number of ranks
     /// may be another than before.
     pub fn resume(folder: &Path, provenance: Provenance, group: &Group) -> Result<Self, TrainError> {
-        let (run, config) = open_run(folder, group)?;
+        Self::resume_as(folder, None, provenance, group)
+    }
+
+    /// The same with activations stored as `precision` from there on, if it is given: the run's `config.toml` says so, and
+    /// [`Pretraining::warning`] what it costs.
+    pub fn resume_as(
+        folder: &Path,
+        precision: Option<Precision>,
+        provenance: Provenance,
+        group: &Group,
+    ) -> Result<Self, TrainError> {
+        let (run, mut config) = open_run(folder, group)?;
+        config.train.precision = precision.unwrap_or(config.train.precision);
         let data = group.together(Run::open_all_data_of(folder, &config))?;
         Self::go_on(folder, run, config, data, provenance, group)
     }
@@ -167,7 +179,7 @@ impl Pretraining {
 
     fn go_on(
         folder: &Path,
-        run: Option<Run>,
+        mut run: Option<Run>,
         config: RunConfig,
         data: Dataset,
         provenance: Provenance,
@@ -188,20 +200,24 @@ impl Pretraining {
             None => (Checkpoint::from_bytes(&group.from_first(Vec::new()), folder)?, None),
         };
         let unlike = "it will not end with the bytes of an uninterrupted run";
-        let (before, now) = (checkpoint.provenance.numerics, provenance.numerics);
+        let (step, before, now) = (checkpoint.step, checkpoint.provenance.numerics, provenance.numerics);
         let (stored, precision) = (checkpoint.precision(), config.train.precision);
+        let trainer = Trainer::restore(&config, data.train.len(), checkpoint, &compute);
+        let trainer = group.together(trainer)?.by(provenance);
+        trainer.share(group)?;
+        let goes_on = trainer.step() < trainer.plan().total_steps();
         let warnings = [
-            broken.map(|error| format!("going back to step {}: {error}", checkpoint.step)),
+            broken.map(|error| format!("going back to step {step}: {error}")),
             (before != now).then(|| format!("the run began with numerics {before} and goes on with {now}: {unlike}")),
-            (stored != precision).then(|| {
+            (goes_on && stored != precision).then(|| {
                 format!("activations were stored as {stored} until now and are {precision} from here: {unlike}")
             }),
         ];
         let warnings: Vec<String> = warnings.into_iter().flatten().collect();
         let warning = (!warnings.is_empty()).then(|| warnings.join("; "));
-        let trainer = Trainer::restore(&config, data.train.len(), checkpoint, &compute);
-        let trainer = group.together(trainer)?.by(provenance);
-        trainer.share(group)?;
+        // The checkpoints that follow say it, and so does what the next resume reads.
+        let keep = |run: &mut Run| run.keep_precision(precision);
+        group.together(run.as_mut().filter(|_| goes_on).map(keep).transpose())?;
         let (has_test, split) = (data.test.is_some(), Arc::new(data.train));
         let (folder, group) = (folder.to_owned(), group.clone());
         Ok(Self { run, folder, config, trainer, group, split, has_test, left_out: Vec::new(), warning })

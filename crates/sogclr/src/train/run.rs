@@ -4,7 +4,7 @@
 use super::{Checkpoint, TrainError};
 use crate::config::{Overrides, RunConfig};
 use crate::data::{DataConfig, DataError, Dataset, Manifest};
-use crate::encoder::{load_script, to_open_clip};
+use crate::encoder::{Precision, load_script, to_open_clip};
 use crate::loss::{GLOBAL_TAU, LOG_SCALE};
 use crate::params::NamedTensors;
 use crate::provenance::Provenance;
@@ -67,6 +67,15 @@ impl Run {
             }
         }
         Ok(run)
+    }
+
+    /// Goes on with activations stored as `precision`.
+    pub fn keep_precision(&mut self, precision: Precision) -> Result<(), TrainError> {
+        if self.config.train.precision != precision {
+            self.config.train.precision = precision;
+            write_atomic(&self.folder.join("config.toml"), self.config.to_toml().as_bytes())?;
+        }
+        Ok(())
     }
 
     /// The configuration of a run, without opening it.
