@@ -49,6 +49,9 @@ impl From<Halt<CliError>> for CliError {
 
 impl From<ConfigError> for CliError {
     fn from(error: ConfigError) -> Self {
+        if let ConfigError::Data(error) = error {
+            return error.into();
+        }
         if let ConfigError::Device(name) = error {
             let text =
                 format!("{name} is not in this build: build it again with `--features {name}`, or use --device cpu");
@@ -60,6 +63,11 @@ impl From<ConfigError> for CliError {
 
 impl From<DataError> for CliError {
     fn from(error: DataError) -> Self {
+        if let DataError::BesideSplits { train, test, .. } = &error {
+            let test = test.as_ref().map_or(String::new(), |test| format!(" --test {}", test.display()));
+            let text = format!("{error}; to leave the others out: sogclr pretrain {}{test} --out RUN", train.display());
+            return Self::Input(text);
+        }
         Self::input(error)
     }
 }
@@ -146,9 +154,10 @@ pub fn with_flags(text: &str) -> String {
     FLAGS.iter().fold(text.to_owned(), |text, (key, flag)| {
         // Whole keys only: `train.batch` is no part of another.
         let ends = |rest: &str| !rest.starts_with(|c: char| c.is_alphanumeric() || c == '_' || c == '.');
-        match text.split_once(key) {
-            Some((before, rest)) if ends(rest) => format!("{before}{key} ({flag}){rest}"),
-            _ => text,
+        let found = text.match_indices(key).map(|(at, _)| at + key.len()).find(|&end| ends(&text[end..]));
+        match found {
+            Some(end) => format!("{} ({flag}){}", &text[..end], &text[end..]),
+            None => text,
         }
     })
 }
@@ -161,6 +170,7 @@ mod tests {
     fn keys_get_their_flags() {
         assert_eq!(with_flags("train.batch is 1; more"), "train.batch (--batch) is 1; more");
         assert_eq!(with_flags("set train.micro_batch to 8"), "set train.micro_batch (--micro-batch) to 8");
-        assert_eq!(with_flags("encoder.width is 0"), "encoder.width is 0");
+        assert_eq!(with_flags("train.batchsize: use train.batch"), "train.batchsize: use train.batch (--batch)");
+        assert_eq!(with_flags("head.hidden is 0"), "head.hidden is 0");
     }
 }

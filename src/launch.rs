@@ -28,7 +28,9 @@ fn spawn(cell: &Cell, start: Start, stop: &AtomicBool) -> Result<Trained, CliErr
     write_atomic(&recipe, cell.config.to_toml().as_bytes())?;
     match start {
         Start::Resume => command.arg("resume").arg(&cell.folder),
-        Start::New => command.arg("pretrain").arg("--config").arg(&recipe).arg("--out").arg(&cell.folder),
+        Start::New => {
+            command.arg("pretrain").arg("--config").arg(&recipe).arg("--out").arg(&cell.folder).arg("--unannounced")
+        }
     };
     forget_launcher(&mut command);
     command.arg("--no-report").args(["--threads", &rayon::current_num_threads().to_string()]).stdout(Stdio::null());

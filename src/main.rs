@@ -9,17 +9,21 @@ mod options;
 mod output;
 mod progress;
 mod ranks;
+mod summary;
 mod verbs;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 use error::CliError;
-use output::{note, say};
+use output::{Volume, complain, say, set_volume};
 use ranks::{Company, Ranks};
 use sogclr::comm::Group;
+use sogclr::math::Isa;
 use sogclr::provenance::Provenance;
 use std::process::ExitCode;
+use std::sync::LazyLock;
 use verbs::{
-    bench, compare, config, demo, embed, eval, loss, manifest, pretrain, report, reproduce, resume, search, theory,
+    advise, bench, compare, config, demo, embed, eval, loss, manifest, plan, pretrain, report, reproduce, resume,
+    search, shell, theory,
 };
 
 /// Contrastive pre-training that does not need a large batch.
@@ -27,19 +31,46 @@ use verbs::{
 /// Start with `sogclr demo`. Then point `pretrain` at a folder of images, evaluate the encoder with `eval`, and load
 /// `encoder.safetensors` from the run folder into your own tools.
 #[derive(Parser)]
-#[command(name = "sogclr", version, propagate_version = true)]
+#[command(name = "sogclr", version = VERSION.as_str(), propagate_version = true)]
 struct Cli {
     /// Threads to use; all cores unless given, shared evenly by the processes of one machine under mpirun. The result does not
     /// depend on it
     #[arg(long, global = true, value_name = "T")]
     threads: Option<usize>,
+    /// Say more: all settings of a run, all signals of the progress line
+    #[arg(long, global = true, conflicts_with = "quiet")]
+    verbose: bool,
+    /// Say nothing but results and errors
+    #[arg(long, global = true)]
+    quiet: bool,
     #[command(subcommand)]
     verb: Verb,
+}
+
+/// Number, revision, features and what the processor can: what a report of a bug needs.
+static VERSION: LazyLock<String> = LazyLock::new(|| {
+    let features = [("wgpu", cfg!(feature = "wgpu")), ("cuda", cfg!(feature = "cuda")), ("mpi", cfg!(feature = "mpi"))];
+    let features: Vec<&str> = features.into_iter().filter(|(_, is_there)| *is_there).map(|(name, _)| name).collect();
+    format!(
+        "{} ({}), features: {}, kernels for {:?}, {} threads",
+        env!("CARGO_PKG_VERSION"),
+        env!("SOGCLR_REVISION"),
+        if features.is_empty() { "none".into() } else { features.join(", ") },
+        Isa::best(),
+        std::thread::available_parallelism().map_or(1, usize::from)
+    )
+});
+
+/// The program as clap knows it.
+fn command() -> clap::Command {
+    Cli::command()
 }
 
 #[derive(Subcommand)]
 enum Verb {
     Demo(demo::Demo),
+    Plan(Box<plan::PlanVerb>),
+    Advise(Box<advise::Advise>),
     Pretrain(Box<pretrain::Pretrain>),
     Resume(resume::Resume),
     /// Measure a trained encoder: linear classifier, nearest neighbours; retrieval or zero-shot with texts
@@ -58,6 +89,8 @@ enum Verb {
     #[command(subcommand)]
     Theory(theory::Theory),
     Reproduce(reproduce::Reproduce),
+    Completions(shell::Completions),
+    Man(shell::Man),
     /// Measure how fast this machine trains: whole steps, layer by layer, or a loss alone
     #[command(subcommand)]
     Bench(bench::Bench),
@@ -95,7 +128,7 @@ fn main() -> ExitCode {
 fn report(error: &CliError) -> ExitCode {
     match error {
         CliError::Stopped(how_to_go_on) => say!("{how_to_go_on}"),
-        error => note!("error: {error}"),
+        error => complain!("error: {error}"),
     }
     ExitCode::from(error.exit_code())
 }
@@ -106,6 +139,11 @@ fn provenance() -> Provenance {
 }
 
 fn run(cli: Cli, group: &Group) -> Result<(), CliError> {
+    match (cli.quiet, cli.verbose) {
+        (true, _) => set_volume(Volume::Quiet),
+        (_, true) => set_volume(Volume::Verbose),
+        _ => {}
+    }
     if let Some(threads) = cli.threads.or_else(|| ranks::threads(group)) {
         if threads == 0 {
             return Err(CliError::Input("--threads is 0: use at least 1".into()));
@@ -115,6 +153,8 @@ fn run(cli: Cli, group: &Group) -> Result<(), CliError> {
     }
     match cli.verb {
         Verb::Demo(verb) => verb.run(),
+        Verb::Plan(verb) => verb.run(),
+        Verb::Advise(verb) => verb.run(),
         Verb::Pretrain(verb) => verb.run(group),
         Verb::Resume(verb) => verb.run(group),
         Verb::Eval(verb) => verb.run(group),
@@ -127,6 +167,8 @@ fn run(cli: Cli, group: &Group) -> Result<(), CliError> {
         Verb::Config(verb) => verb.run(),
         Verb::Theory(verb) => verb.run(),
         Verb::Reproduce(verb) => verb.run(),
+        Verb::Completions(verb) => verb.run(),
+        Verb::Man(verb) => verb.run(),
         Verb::Bench(verb) => verb.run(group),
     }
 }

@@ -28,6 +28,14 @@ pub struct RunOptions {
     /// File with one class name on each line: use only these
     #[arg(long, value_name = "FILE")]
     pub classes: Option<PathBuf>,
+    /// What the classes are: `first` (the first folders below DATA, the default), `leaf` (each image's own folder), `path:N` (the
+    /// N-th folder on the way), or a .csv file of image and class
+    #[arg(long, value_name = "WHAT")]
+    pub labels: Option<String>,
+    /// Leave out files and folders: a pattern of their path below DATA or of their name, such as '*_mask.png' or thumbs; may be
+    /// given several times
+    #[arg(long, value_name = "PATTERN")]
+    pub exclude: Vec<String>,
     /// Use only N training images, the same share of each class
     #[arg(long, value_name = "N")]
     pub limit: Option<usize>,
@@ -45,6 +53,9 @@ pub struct RunOptions {
     pub ignore_orientation: bool,
     /// Side of the crops in pixels, unless --views says otherwise, and of images at evaluation; follows the images unless
     /// given
+    ///
+    /// Beyond 64 pixels the defaults are those of photographs, up to 64 those of CIFAR: encoder and its first layer, batch,
+    /// strength of the augmentation, and the learning rate follow. `sogclr config show` prints them.
     #[arg(long, value_name = "PIXELS")]
     pub image_size: Option<usize>,
     /// Side of images at evaluation, in `embed` and in load.py, where it is not that of the crops
@@ -56,6 +67,12 @@ pub struct RunOptions {
     /// Crops of each image, large ones first: 2x224, or 4x160+2x96 for multi-crop
     #[arg(long, value_name = "CROPS")]
     pub views: Option<String>,
+    /// What your task needs and augmentation must not destroy: colour, orientation, scale, texture, or several with commas
+    ///
+    /// colour for food, flowers, stained tissue; orientation for digits, text, maps; scale for parts and cells; texture for
+    /// fabrics and surfaces. docs/augmentation.md has a table; `sogclr advise DATA` tries them on your images.
+    #[arg(long, value_name = "WHAT")]
+    pub keep: Option<String>,
     /// sogclr, simclr, dcl, flatnce, simo, moco, nnclr, infomin, isogclr, debiased, supcon (needs labels), byol, simsiam,
     /// barlow-twins or vicreg; of image–text pairs sogclr, clip, isogclr, fastclip or siglip
     #[arg(long, value_name = "NAME")]
@@ -64,6 +81,24 @@ pub struct RunOptions {
     /// paper's for image–text pairs), clip-xs or clip-vit-xs. Each takes images alone and pairs
     #[arg(long, value_name = "NAME")]
     pub encoder: Option<String>,
+    /// Width of a ResNet: 2 has twice the channels, 0.5 half of them
+    #[arg(long, value_name = "FACTOR")]
+    pub width: Option<f64>,
+    /// Temperature τ of the method's similarities
+    #[arg(long, value_name = "TAU")]
+    pub temperature: Option<f64>,
+    /// SogCLR's γ, how much of the moving average u is replaced at each visit: a number up to 1, `cosine` or `adaptive`
+    #[arg(long, value_name = "GAMMA")]
+    pub gamma: Option<String>,
+    /// lars, sgd, adamw or momentum (the paper's Algorithm 1); each comes with its own learning rate
+    #[arg(long, value_name = "NAME")]
+    pub optimizer: Option<String>,
+    /// Learning rate before it is scaled by the batch (`learning_rate.scaling` says how)
+    #[arg(long, value_name = "LR")]
+    pub lr: Option<f64>,
+    /// Weight decay of the optimiser
+    #[arg(long, value_name = "DECAY")]
+    pub weight_decay: Option<f64>,
     /// Images in each step; small ones are what SogCLR is for
     #[arg(long, value_name = "B")]
     pub batch: Option<usize>,
@@ -109,6 +144,8 @@ pub const FLAGS: &[(&str, &str)] = &[
     ("data.test", "--test"),
     ("data.classes", "--classes"),
     ("data.class_names", "--set data.class_names=FILE, or --class-names FILE to eval zeroshot"),
+    ("data.labels", "--labels"),
+    ("data.exclude", "--exclude"),
     ("data.limit", "--limit"),
     ("data.skip_bad", "--skip-bad"),
     ("data.check", "--check"),
@@ -116,8 +153,15 @@ pub const FLAGS: &[(&str, &str)] = &[
     ("data.image_size", "--image-size"),
     ("data.eval_size", "--eval-size"),
     ("augment.views", "--views"),
+    ("augment.keep", "--keep"),
     ("method.kind", "--method"),
     ("encoder.name", "--encoder"),
+    ("encoder.width", "--width"),
+    ("method.temperature", "--temperature"),
+    ("method.gamma", "--gamma"),
+    ("optimizer.kind", "--optimizer"),
+    ("optimizer.weight_decay", "--weight-decay"),
+    ("learning_rate.base", "--lr"),
     ("train.batch", "--batch"),
     ("train.micro_batch", "--micro-batch"),
     ("train.epochs", "--epochs"),
@@ -143,6 +187,13 @@ impl RunOptions {
         let path = |path: &Option<PathBuf>| Some(toml::Value::String(path.as_ref()?.to_string_lossy().into_owned()));
         let number = |value: Option<usize>| value.map(|v| toml::Value::Integer(v as i64));
         let word = |value: &Option<String>| value.clone().map(toml::Value::String);
+        let real = |value: Option<f64>| value.map(toml::Value::Float);
+        let exclude = self.exclude.iter().cloned().map(toml::Value::String).collect::<Vec<_>>();
+        // A number is γ itself, a word its schedule.
+        let gamma = self.gamma.as_ref().map(|text| match text.parse() {
+            Ok(value) => toml::Value::Float(value),
+            Err(_) => toml::Table::from_iter([("kind".to_owned(), toml::Value::String(text.clone()))]).into(),
+        });
         let flags = [
             ("data.path", path(&self.data)),
             ("data.pairs", path(&self.pairs)),
@@ -150,6 +201,8 @@ impl RunOptions {
             ("data.template", word(&self.template)),
             ("data.test", path(&self.test)),
             ("data.classes", path(&self.classes)),
+            ("data.labels", word(&self.labels)),
+            ("data.exclude", (!exclude.is_empty()).then_some(toml::Value::Array(exclude))),
             ("data.limit", number(self.limit)),
             ("data.skip_bad", self.skip_bad.then_some(toml::Value::Boolean(true))),
             ("data.check", word(&self.check)),
@@ -157,7 +210,14 @@ impl RunOptions {
             ("data.image_size", number(self.image_size)),
             ("data.eval_size", number(self.eval_size)),
             ("augment.views", word(&self.views)),
+            ("augment.keep", word(&self.keep)),
             ("encoder.name", word(&self.encoder)),
+            ("encoder.width", real(self.width)),
+            ("method.temperature", real(self.temperature)),
+            ("method.gamma", gamma),
+            ("optimizer.kind", word(&self.optimizer)),
+            ("optimizer.weight_decay", real(self.weight_decay)),
+            ("learning_rate.base", real(self.lr)),
             ("train.batch", number(self.batch)),
             ("train.micro_batch", number(self.micro_batch)),
             ("train.epochs", number(self.epochs)),

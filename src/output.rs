@@ -4,7 +4,7 @@ use crate::error::CliError;
 use std::fmt::Arguments;
 use std::io::{ErrorKind, Write};
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
 /// A line on standard output: results.
 macro_rules! say {
@@ -16,7 +16,12 @@ macro_rules! note {
     ($($text:tt)*) => { $crate::output::remark(format_args!($($text)*)) };
 }
 
-pub(crate) use {note, say};
+/// A line on standard error that --quiet does not hold back.
+macro_rules! complain {
+    ($($text:tt)*) => { $crate::output::complaint(format_args!($($text)*)) };
+}
+
+pub(crate) use {complain, note, say};
 
 /// Refuses a file that is there already, and a folder that is not, before the work begins.
 pub fn refuse_existing_file(path: &Path, flag: &str) -> Result<(), CliError> {
@@ -36,6 +41,30 @@ pub fn be_silent() {
     SILENT.store(true, Ordering::Relaxed);
 }
 
+/// How much the user wants to read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Volume {
+    Quiet,
+    Usual,
+    Verbose,
+}
+
+static VOLUME: AtomicU8 = AtomicU8::new(Volume::Usual as u8);
+
+/// Set once, from the flags of the program.
+pub fn set_volume(volume: Volume) {
+    VOLUME.store(volume as u8, Ordering::Relaxed);
+}
+
+pub fn is_quiet() -> bool {
+    VOLUME.load(Ordering::Relaxed) == Volume::Quiet as u8
+}
+
+pub fn is_verbose() -> bool {
+    VOLUME.load(Ordering::Relaxed) == Volume::Verbose as u8
+}
+
 /// Whether a result could not be written.
 static LOST: AtomicBool = AtomicBool::new(false);
 
@@ -50,11 +79,18 @@ pub fn result(text: Arguments) {
     let written = writeln!(std::io::stdout().lock(), "{text}");
     if let Some(error) = written.err().filter(|error| error.kind() != ErrorKind::BrokenPipe) {
         LOST.store(true, Ordering::Relaxed);
-        remark(format_args!("cannot write to standard output: {error}"));
+        complaint(format_args!("cannot write to standard output: {error}"));
     }
 }
 
 pub fn remark(text: Arguments) {
+    if !is_quiet() {
+        complaint(text);
+    }
+}
+
+/// What also the user of --quiet has to know.
+pub fn complaint(text: Arguments) {
     if SILENT.load(Ordering::Relaxed) {
         return;
     }

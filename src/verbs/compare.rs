@@ -5,11 +5,14 @@ use crate::error::CliError;
 use crate::interrupt::stop_on_ctrl_c;
 use crate::launch::{stopped, train};
 use crate::options::RunOptions;
-use crate::output::{note, say};
+use crate::output::{is_quiet, note, say};
+use crate::summary::about;
 use clap::Args;
 use serde_json::json;
 use sogclr::comm::Group;
 use sogclr::config::RunConfig;
+use sogclr::data::Dataset;
+use sogclr::estimate::Forecast;
 use sogclr::eval::labelled_splits;
 use sogclr::race::{Cell, Trained};
 use sogclr::report::{Contender, comparison_csv, comparison_markdown};
@@ -83,10 +86,13 @@ impl Compare {
         let mut untrained = Contender { method: "untrained".into(), ..Default::default() };
         let mut rows = Vec::new();
         let total = cells.len() * cells[0].len();
+        let (race, mut time) = (&cells, TimeLeft::of(&cells));
         for (index, (method, cells)) in self.methods.iter().zip(&cells).enumerate() {
             let mut row = Contender { method: method.clone(), ..Default::default() };
             for (seed, cell) in cells.iter().enumerate() {
-                note!("[{}/{total}] {method}, seed {}", index * cells.len() + seed + 1, cell.config.seed);
+                let left =
+                    time.left(race).map_or(String::new(), |left| format!(" · about {} left in all", about(left)));
+                note!("[{}/{total}] {method}, seed {}{left}", index * cells.len() + seed + 1, cell.config.seed);
                 match train(cell, &stop)? {
                     Trained::Finished => {
                         row.add(&cell.result(|_| {})?);
@@ -103,6 +109,7 @@ impl Compare {
                 {
                     untrained.add(&result);
                 }
+                time.learn(index, cell);
                 if stop.load(Ordering::Relaxed) {
                     return Err(stopped());
                 }
@@ -181,6 +188,39 @@ impl Compare {
         write_atomic(&self.out.join("compare.csv"), comparison_csv(&rows, Measure::of(config)).as_bytes())?;
         write_atomic(&self.out.join("compare.json"), json.as_bytes())?;
         Ok(())
+    }
+}
+
+/// What the runs that are not trained yet will take.
+struct TimeLeft {
+    /// Seconds of a run of each method, measured before the race; none where that failed.
+    expected: Vec<Option<f64>>,
+    /// How much longer the runs so far took than expected.
+    factor: f64,
+}
+
+impl TimeLeft {
+    fn of(cells: &[Vec<Cell>]) -> Self {
+        let expected = cells.iter().map(|of| {
+            let first = of.iter().find(|cell| cell.cost().is_none()).filter(|_| !is_quiet())?;
+            let data = Dataset::open(&first.config.data, first.config.seed).ok()?;
+            Some(Forecast::measure(&first.config, &data.train).ok()?.seconds())
+        });
+        Self { expected: expected.collect(), factor: 1.0 }
+    }
+
+    /// Takes what a run of a method took for the others.
+    fn learn(&mut self, method: usize, cell: &Cell) {
+        if let (Some(expected), Some(cost)) = (self.expected[method], cell.cost()) {
+            self.factor = cost.seconds / expected.max(1e-9);
+        }
+    }
+
+    fn left(&self, cells: &[Vec<Cell>]) -> Option<f64> {
+        let open = |of: &Vec<Cell>| of.iter().filter(|cell| cell.cost().is_none()).count() as f64;
+        let all = cells.iter().zip(&self.expected).filter(|(of, _)| open(of) > 0.0);
+        let seconds: Option<Vec<f64>> = all.map(|(of, expected)| Some((*expected)? * open(of))).collect();
+        seconds.filter(|all| !all.is_empty()).map(|all| self.factor * all.iter().sum::<f64>())
     }
 }
 

@@ -11,7 +11,10 @@ use crate::output::say;
 use clap::Args;
 use sogclr::comm::Group;
 use sogclr::config::{Overrides, RunConfig};
-use sogclr::eval::{FrozenEncoder, Measured, PairEncoders};
+use sogclr::data::Dataset;
+use sogclr::eval::{
+    FrozenEncoder, Measured, NEIGHBOURS, PairEncoders, colour_histograms, knn_accuracy, labelled_splits, linear_fast,
+};
 use sogclr::report::{accuracy_cell, table};
 use sogclr::train::{Outcome, Run, open_device};
 use sogclr::trained::{TrainedRun, held_out_pairs};
@@ -65,6 +68,7 @@ impl Demo {
         let untrained =
             FrozenEncoder::untrained(&config.model(), config.seed, &config.augment, config.eval_size(), compute);
         rows.push(row("untrained", &measured(&untrained, &data)?));
+        rows.push(histogram_row(&data)?);
         say!(
             "\nFashion-MNIST subset, {} images, batch {}, {} epochs, seed {}, {:.0} s in all:\n",
             config.data.limit.unwrap_or_default(),
@@ -76,7 +80,10 @@ impl Demo {
         say!("{}", table(&["encoder", "linear top-1 % (95 % interval)", "kNN top-1 % (95 % interval)"], &rows));
         say!("\nruns: {}/sogclr and {}/simclr", out.display(), out.display());
         leave_report(&out, &["sogclr", "simclr"].map(|method| out.join(method)));
-        say!("next: sogclr pretrain YOUR_IMAGES --out runs/mine");
+        say!("\nnext, with a folder of your own images:");
+        say!("  sogclr plan YOUR_IMAGES --hours 1               # what this machine can do in an hour");
+        say!("  sogclr pretrain YOUR_IMAGES --hours 1 --out runs/mine");
+        say!("  sogclr eval all runs/mine LABELLED_IMAGES       # is it better than no training?");
         Ok(())
     }
 
@@ -129,6 +136,16 @@ impl Demo {
         overrides.set(&format!("method.kind={method}"))?;
         Ok(overrides)
     }
+}
+
+/// What a histogram of grey levels reaches with the same classifiers.
+fn histogram_row(data: &Dataset) -> Result<Vec<String>, CliError> {
+    let (train, test) = labelled_splits(data)?;
+    let (train, test) = (colour_histograms(&train, |_| {})?, colour_histograms(&test, |_| {})?);
+    let classes = data.classes.len();
+    let knn = knn_accuracy(&train, &test, classes, NEIGHBOURS);
+    let linear = linear_fast(train, test, classes).0;
+    Ok(vec!["histogram".into(), accuracy_cell(&linear), accuracy_cell(&knn)])
 }
 
 fn row(name: &str, measured: &Measured) -> Vec<String> {

@@ -45,7 +45,7 @@ impl Embed {
         say_if_unfinished(&run);
         let (split, bad) = readable_images(&run, self.data.as_deref())?;
         bad.iter().for_each(|image| note!("left out {image}"));
-        let bar = Counter::new("features", split.len());
+        let bar = Counter::images("computing features of", split.len());
         let features = encoder.extract(&split, |count| bar.inc(count))?.features;
         drop(bar);
         if !group.is_first() {

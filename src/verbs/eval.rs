@@ -8,11 +8,11 @@ use clap::{Args, Subcommand, ValueEnum};
 use serde_json::{Value, json};
 use sogclr::comm::Group;
 use sogclr::config::DeviceName;
-use sogclr::data::{DataConfig, Dataset, Manifest, Split};
+use sogclr::data::{DataConfig, Dataset, Manifest, Modality, Split};
 use sogclr::encoder::Compute;
 use sogclr::eval::{
-    Accuracy, FrozenEncoder, Labelled, Measured, NEIGHBOURS, PaperProtocol, knn_accuracy, labelled_splits, linear_fast,
-    linear_paper, measure,
+    Accuracy, Comparison, FrozenEncoder, Labelled, Measured, NEIGHBOURS, PaperProtocol, colour_histograms,
+    knn_accuracy, labelled_splits, linear_fast, linear_paper, measure,
 };
 use sogclr::report::{accuracy_cell, table};
 use sogclr::train::{Run, open_device_of};
@@ -21,13 +21,14 @@ use std::path::{Path, PathBuf};
 
 #[derive(Subcommand)]
 pub enum Eval {
+    All(All),
     Linear(Linear),
     Knn(Knn),
     Retrieval(RetrievalVerb),
     Zeroshot(ZeroShotVerb),
 }
 
-#[derive(Args)]
+#[derive(Args, Clone)]
 pub struct Target {
     /// Folder that `sogclr pretrain --out` made
     pub run: PathBuf,
@@ -39,6 +40,9 @@ pub struct Target {
     /// File with one class name on each line: use only these
     #[arg(long, value_name = "FILE")]
     classes: Option<PathBuf>,
+    /// What the classes are, as in `pretrain`: first, leaf, path:N, or a .csv file of image and class
+    #[arg(long, value_name = "WHAT")]
+    labels: Option<String>,
     /// Use only N training images, the same share of each class
     #[arg(long, value_name = "N")]
     pub limit: Option<usize>,
@@ -83,6 +87,8 @@ impl Target {
         let given = &mut config.data;
         given.skip_bad |= self.skip_bad;
         given.limit = self.limit.or(given.limit);
+        given.labels = self.labels.clone().or(given.labels.take());
+        given.check().map_err(sogclr::config::ConfigError::from)?;
         given.classes = self.classes.clone().or(given.classes.take());
         given.test = self.test.clone().or(given.test.take());
         if self.data.is_none() && self.limit.is_none() && self.classes.is_none() {
@@ -107,8 +113,9 @@ enum Protocol {
 
 /// Train a linear classifier on the frozen features before the head.
 ///
-/// The encoder stays in inference mode, and its weights as they are. The untrained encoder is measured beside it. Results also
-/// go to RUN/summary.json, each under its data, protocol and checkpoint; what stands there is not measured again. Features
+/// The encoder stays in inference mode, and its weights as they are. The untrained encoder and a 64-bin
+/// histogram of colours with the same classifier are measured beside it (by the paper's protocol the encoder alone); if the trained
+/// one is not better, it says so, and what to try. Results also go to RUN/summary.json, each under its data, protocol and checkpoint; what stands there is not measured again. Features
 /// of images that are not augmented are kept in RUN/features (up to 4 GiB, safe to remove). The paper's protocol, stopped,
 /// goes on from its last epoch.
 #[derive(Args)]
@@ -139,14 +146,17 @@ struct Which {
     /// Measure every checkpoint that the run has kept (pretrain --keep-every), not the newest alone
     #[arg(long)]
     all_checkpoints: bool,
-    /// Leave the untrained encoder out, which costs as much as the trained one
+    /// Leave out what the encoder is held against: the untrained one, which costs as much, and a histogram of colours
     #[arg(long)]
     no_untrained: bool,
+    /// Print JSON in place of a table
+    #[arg(long)]
+    json: bool,
 }
 
 /// Let the nearest training features vote, by cosine similarity.
 ///
-/// Needs no training. The untrained encoder is measured beside it. Results also go to RUN/summary.json, each under its data,
+/// Needs no training. The untrained encoder and a 64-bin histogram of colours are measured beside it. Results also go to RUN/summary.json, each under its data,
 /// k and checkpoint; features are kept in RUN/features (up to 4 GiB, safe to remove).
 #[derive(Args)]
 pub struct Knn {
@@ -159,9 +169,42 @@ pub struct Knn {
     k: usize,
 }
 
+/// Everything that fits the data: linear classifier and nearest neighbours with labels, retrieval with held-out pairs.
+#[derive(Args)]
+pub struct All {
+    #[command(flatten)]
+    target: Target,
+    #[command(flatten)]
+    which: Which,
+}
+
+impl All {
+    fn run(self, group: &Group) -> Result<(), CliError> {
+        let Self { target, which } = self;
+        let mut run = target.run()?;
+        let data = target.open(&mut run)?;
+        if run.config.text.is_some() && data.test.as_ref().is_some_and(|test| test.modality() == Modality::Pairs) {
+            return RetrievalVerb::of_run(&target.run).run(group);
+        }
+        if !data.train.is_labelled() {
+            let run = target.run.display();
+            return Err(CliError::Input(format!(
+                "{} has no labels to measure by: name labelled images, `sogclr eval all {run} LABELLED_IMAGES`",
+                data.title
+            )));
+        }
+        let voters = labelled_splits(&data)?.0.len();
+        let linear =
+            Linear { target: target.clone(), which, protocol: Protocol::Fast, epochs: None, batch: None, lr: None };
+        linear.run(group)?;
+        Knn { target, which, k: NEIGHBOURS.min(voters) }.run(group)
+    }
+}
+
 impl Eval {
     pub fn run(self, group: &Group) -> Result<(), CliError> {
         match self {
+            Self::All(verb) => verb.run(group),
             Self::Linear(verb) => verb.run(group),
             Self::Knn(verb) => verb.run(group),
             Self::Retrieval(verb) => verb.run(group),
@@ -178,7 +221,13 @@ impl Linear {
             if let Some((flag, _)) = flags.iter().find(|(_, is_given)| *is_given) {
                 return Err(CliError::Input(format!("{flag} belongs to --protocol paper")));
             }
-            let what = What { title: "linear, fast protocol", evaluation: "linear", settings: json!("fast") };
+            let classify = |train, test, classes| linear_fast(train, test, classes).0;
+            let what = What {
+                title: "linear, fast protocol",
+                evaluation: "linear",
+                settings: json!("fast"),
+                classify: Some(&classify),
+            };
             return evaluate(&target, which, &what, group, |encoder, splits, _| {
                 let (train, test) = features(encoder, &splits.train, &splits.test)?;
                 Ok(linear_fast(train, test, splits.classes).0)
@@ -193,10 +242,10 @@ impl Linear {
         };
         protocol.check().map_err(|problem| CliError::Input(format!("--{problem}")))?;
         let settings = json!({ "paper": protocol });
-        let what = What { title: "linear, paper's protocol", evaluation: "linear", settings };
+        let what = What { title: "linear, paper's protocol", evaluation: "linear", settings, classify: None };
         evaluate(&target, which, &what, group, |encoder, splits, state| {
             let Splits { train, test, classes, .. } = splits;
-            let bar = Counter::new("images", protocol.views(train.len(), test.len()));
+            let bar = Counter::images("computing features of", protocol.views(train.len(), test.len()));
             let found = linear_paper(encoder, train, test, *classes, &protocol, Some(state), |count| bar.inc(count));
             drop(bar);
             Ok(found?.linear_paper)
@@ -211,7 +260,9 @@ impl Knn {
             return Err(CliError::Input("-k is 0: at least one neighbour must vote".into()));
         }
         let title = format!("{k} nearest neighbours");
-        let what = What { title: &title, evaluation: "knn", settings: json!({ "k": k }) };
+        let classify = |train, test, classes| knn_accuracy(&train, &test, classes, k);
+        let settings = json!({ "k": k });
+        let what = What { title: &title, evaluation: "knn", settings, classify: Some(&classify) };
         evaluate(&self.target, self.which, &what, group, |encoder, Splits { train, test, classes, .. }, _| {
             if k > train.len() {
                 let problem = format!("-k is {k}, but only {} training images can vote", train.len());
@@ -234,20 +285,20 @@ pub fn say_if_unfinished(run: &TrainedRun) -> Option<usize> {
 
 /// Linear (fast protocol) and nearest-neighbour accuracy, with a progress bar.
 pub fn measured(encoder: &FrozenEncoder, data: &Dataset) -> Result<Measured, CliError> {
-    let bar = Counter::new("features", data.train.len() + data.test.as_ref().map_or(0, Split::len));
+    let bar = Counter::images("computing features of", data.train.len() + data.test.as_ref().map_or(0, Split::len));
     Ok(measure(encoder, data, |count| bar.inc(count))?)
 }
 
 /// Features of both splits with a progress bar.
 fn features(encoder: &FrozenEncoder, train: &Split, test: &Split) -> Result<(Labelled, Labelled), CliError> {
-    let bar = Counter::new("features", train.len() + test.len());
+    let bar = Counter::images("computing features of", train.len() + test.len());
     Ok(sogclr::eval::features(encoder, train, test, |count| bar.inc(count))?)
 }
 
 /// The images of `data` that can be read, and what is wrong with the others; without `data` the run's training images.
 pub fn readable_images(run: &TrainedRun, data: Option<&Path>) -> Result<(Split, Vec<String>), CliError> {
     Ok(run.images(data, |count| {
-        let bar = Counter::new("checking images", count);
+        let bar = Counter::images("checking", count);
         move || bar.inc(1)
     })?)
 }
@@ -257,6 +308,8 @@ struct What<'a> {
     title: &'a str,
     evaluation: &'static str,
     settings: Value,
+    /// The same of any features, where the encoder is not needed.
+    classify: Option<&'a dyn Fn(Labelled, Labelled, usize) -> Accuracy>,
 }
 
 /// What it is measured on.
@@ -290,7 +343,7 @@ fn evaluate(
     let digest = train.digest()? + &test.digest()?;
     let splits = Splits { train, test, classes: data.classes.len(), title: data.title, digest };
     let name = run.config.method.name().to_owned();
-    say!(
+    let title = format!(
         "{} on {}: {} training, {} test images, {} classes, {} pixels",
         what.title,
         splits.title,
@@ -299,22 +352,26 @@ fn evaluate(
         splits.classes,
         run.config.eval_size()
     );
+    if !which.json {
+        say!("{title}");
+    }
     let compute = device_of(target.device.unwrap_or(run.config.train.device), group)?;
-    let measured = |name: String, step: usize, encoder: FrozenEncoder| -> Result<Vec<String>, CliError> {
+    let of = |step: usize, encoder: &str| EvaluationOf {
+        evaluation: what.evaluation.into(),
+        settings: what.settings.clone(),
+        data: splits.title.clone(),
+        image_size: run.config.eval_size(),
+        step,
+        images: short_hash(&splits.digest),
+        encoder: encoder.to_owned(),
+    };
+    let measured = |name: String, step: usize, encoder: FrozenEncoder| -> Result<Row, CliError> {
         let encoder = encoder.cached_in(run.folder().join("features")).shared_by(group);
-        let of = EvaluationOf {
-            evaluation: what.evaluation.into(),
-            settings: what.settings.clone(),
-            data: splits.title.clone(),
-            image_size: run.config.eval_size(),
-            step,
-            images: short_hash(&splits.digest),
-            encoder: short_hash(&encoder.digest()),
-        };
+        let of = of(step, &short_hash(&encoder.digest()));
         let made_of = short_hash(&format!("{} {} {}", of.settings, of.encoder, of.images));
         let state = run.folder().join(format!(".{}-{made_of}.state", of.evaluation));
         let accuracy: Accuracy = run.measured_once(&of, group, || measure(&encoder, &splits, &state))?;
-        Ok(vec![name, accuracy_cell(&accuracy), format!("{:.1}", 100.0 * accuracy.top5)])
+        Ok((name, accuracy))
     };
     let mut rows = Vec::new();
     if which.all_checkpoints {
@@ -328,11 +385,68 @@ fn evaluate(
     } else {
         rows.push(measured(name, newest.unwrap_or_default(), run.encoder(compute.clone())?)?);
     }
+    let trained = rows.len();
     if !which.no_untrained {
-        rows.push(measured("untrained".into(), 0, run.untrained_encoder(compute))?);
+        rows.push(measured(UNTRAINED.into(), 0, run.untrained_encoder(compute))?);
+        if let Some(classify) = what.classify {
+            let accuracy = run.measured_once(&of(0, HISTOGRAM), group, || {
+                let (train, test) = histograms(&splits)?;
+                Ok::<_, CliError>(classify(train, test, splits.classes))
+            })?;
+            rows.push((HISTOGRAM.into(), accuracy));
+        }
     }
-    say!("{}", table(&["encoder", "top-1 % (95 % interval)", "top-5 %"], &rows));
+    show(&title, &rows, trained, which.json);
     Ok(())
+}
+
+/// Name and accuracy.
+type Row = (String, Accuracy);
+
+const UNTRAINED: &str = "untrained";
+const HISTOGRAM: &str = "colour histogram";
+
+/// Histograms of colours of both splits, with a progress bar.
+fn histograms(splits: &Splits) -> Result<(Labelled, Labelled), CliError> {
+    let bar = Counter::images("counting the colours of", splits.train.len() + splits.test.len());
+    let of = |split: &Split| colour_histograms(split, |count| bar.inc(count));
+    Ok((of(&splits.train)?, of(&splits.test)?))
+}
+
+/// The table, or JSON, and what it means for the last of the `trained` encoders.
+fn show(title: &str, rows: &[Row], trained: usize, json: bool) {
+    let (ours, others) = rows.split_at(trained);
+    let remarks: Vec<String> =
+        ours.last().map_or(Vec::new(), |(_, ours)| others.iter().filter_map(|other| remark(ours, other)).collect());
+    if json {
+        let rows: Vec<Value> = rows.iter().map(|(name, found)| json!({ "encoder": name, "accuracy": found })).collect();
+        let document = json!({ "title": title, "rows": rows, "remarks": remarks });
+        say!("{}", serde_json::to_string_pretty(&document).expect("plain data"));
+        return;
+    }
+    let cells =
+        rows.iter().map(|(name, found)| vec![name.clone(), accuracy_cell(found), format!("{:.1}", 100.0 * found.top5)]);
+    say!("{}", table(&["encoder", "top-1 % (95 % interval)", "top-5 %"], &cells.collect::<Vec<_>>()));
+    remarks.iter().for_each(|remark| say!("{remark}"));
+}
+
+/// A sentence where the trained encoder is not better than something cheaper, and what to try.
+fn remark(ours: &Accuracy, (name, other): &Row) -> Option<String> {
+    let how = match ours.against(other) {
+        Comparison::Better => return None,
+        Comparison::Alike => "is not better than",
+        Comparison::Worse => "is WORSE than",
+    };
+    let (what, advice) = match name.as_str() {
+        HISTOGRAM => ("a histogram of colours", "colour tells these classes: train again with --keep colour"),
+        _ => (
+            "the untrained one",
+            "the augmentation may destroy what the task needs (--keep, `sogclr advise DATA`), or it needs more --epochs",
+        ),
+    };
+    let percent = |share: f64| format!("{:.1}", 100.0 * share);
+    let numbers = format!("{} and {} %", percent(ours.top1), percent(other.top1));
+    Some(format!("the trained encoder {how} {what} ({numbers}): {advice}"))
 }
 
 /// The device of this process among those of its machine.
@@ -343,4 +457,21 @@ pub fn device_of(name: DeviceName, group: &Group) -> Result<Compute, CliError> {
 /// As much of a hash as tells a few apart.
 pub fn short_hash(text: &str) -> String {
     blake3::hash(text.as_bytes()).to_hex()[..16].to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_encoder_that_is_not_better_is_told_so() {
+        let of = |top1: f64| Accuracy { top1, top5: 1.0, interval: [0.0, 1.0], images: 500 };
+        let told = |ours: f64, name: &str, other: f64| remark(&of(ours), &(name.to_owned(), of(other)));
+        assert_eq!(told(0.6, UNTRAINED, 0.5), None);
+        assert!(
+            told(0.17, HISTOGRAM, 0.30).unwrap().contains("is WORSE than a histogram of colours (17.0 and 30.0 %)")
+        );
+        let alike = told(0.52, UNTRAINED, 0.5).unwrap();
+        assert!(alike.contains("is not better than the untrained one") && alike.contains("--keep"), "{alike}");
+    }
 }

@@ -66,14 +66,14 @@ pub struct ZeroShotVerb {
 
 /// Unit-norm embeddings of a split's images, with a progress bar.
 pub fn image_rows(encoders: &PairEncoders, split: &Split) -> Result<UnitRows, CliError> {
-    let bar = Counter::new("images", split.len());
+    let bar = Counter::images("embedding", split.len());
     Ok(encoders.images(split, |count| bar.inc(count))?)
 }
 
 /// Recall among the pairs of a split, with a progress bar.
 pub fn retrieval(encoders: &PairEncoders, split: &Split) -> Result<Retrieval, CliError> {
     let captions: usize = (0..split.len()).map(|id| split.captions(id).len()).sum();
-    let bar = Counter::new("images and captions", split.len() + captions);
+    let bar = Counter::new("embedding images and captions", split.len() + captions);
     Ok(encoders.retrieval(split, |count| bar.inc(count))?)
 }
 
@@ -89,7 +89,7 @@ pub fn retrieval_cells(name: &str, found: &Retrieval) -> Vec<String> {
 
 /// Checks every image of a split, and warns if the run in `folder` was trained on some of them.
 fn check_held_out(folder: &Path, split: &mut Split, skip_bad: bool) -> Result<(), CliError> {
-    let bar = Counter::new("checking images", split.len());
+    let bar = Counter::images("checking", split.len());
     let (mut images, bad) = Manifest::build(split, skip_bad, || bar.inc(1))?;
     drop(bar);
     if let Some(first) = bad.first() {
@@ -105,6 +105,11 @@ fn check_held_out(folder: &Path, split: &mut Split, skip_bad: bool) -> Result<()
 }
 
 impl RetrievalVerb {
+    /// On the run's own held-out pairs.
+    pub fn of_run(run: &Path) -> Self {
+        Self { run: run.to_owned(), pairs: None, images: None, skip_bad: false, image_size: None, device: None }
+    }
+
     pub fn run(self, group: &Group) -> Result<(), CliError> {
         let mut run = open_run(&self.run, self.image_size)?;
         run.config.data.skip_bad |= self.skip_bad;

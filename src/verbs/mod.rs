@@ -1,5 +1,6 @@
 //! One file for each verb: it parses, calls the library, prints.
 
+pub mod advise;
 pub mod bench;
 pub mod compare;
 pub mod config;
@@ -9,9 +10,11 @@ pub mod eval;
 pub mod eval_pairs;
 pub mod loss;
 pub mod manifest;
+pub mod plan;
 pub mod pretrain;
 pub mod report;
 pub mod reproduce;
 pub mod resume;
 pub mod search;
+pub mod shell;
 pub mod theory;

@@ -1,16 +1,18 @@
 //! `sogclr pretrain`: from images to a trained encoder.
 
 use super::report::leave_report;
-use crate::error::CliError;
+use crate::error::{CliError, with_flags};
 use crate::interrupt::stop_on_ctrl_c;
 use crate::options::RunOptions;
-use crate::output::{note, say};
+use crate::output::{is_quiet, is_verbose, note, say};
 use crate::progress::{Counter, TrainProgress, duration};
+use crate::summary::{describe, settings, time_told, warn_of};
 use clap::Args;
 use sogclr::comm::Group;
 use sogclr::config::{Overrides, RunConfig};
-use sogclr::data::{Dataset, Modality, Split};
-use sogclr::train::{Outcome, Pretraining};
+use sogclr::data::{Modality, Split};
+use sogclr::estimate::Forecast;
+use sogclr::train::{Outcome, Pretraining, free_memory_gb, too_large};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,7 +20,9 @@ use std::time::{Duration, Instant};
 
 /// Pre-train an encoder on your images, without labels, or two encoders on image–text pairs.
 ///
-/// Everything has a default that fits the data; the resolved configuration is printed and kept in RUN/config.toml.
+/// Everything has a default that fits the data; what differs from the defaults is printed, and all settings are kept in
+/// RUN/config.toml (--verbose or `sogclr config show` prints them). On a CPU the defaults for photographs are those of a run of
+/// hours (ResNet-18, 128 pixels), on a GPU the paper's. Before the first step it says how long the run will take.
 /// The encoder is in RUN/encoder.safetensors after every checkpoint, with torchvision's or timm's parameter names. Ctrl-C
 /// writes a checkpoint; `sogclr resume RUN` goes on from there.
 ///
@@ -33,11 +37,22 @@ pub struct Pretrain {
     #[command(flatten)]
     options: RunOptions,
     /// New folder for the run
-    #[arg(long, value_name = "RUN")]
-    out: PathBuf,
+    #[arg(long, value_name = "RUN", required_unless_present = "dry_run")]
+    out: Option<PathBuf>,
     /// Leave out RUN/report.html, which takes some seconds at the end
     #[arg(long)]
     no_report: bool,
+    /// Choose encoder, image size, batch and epochs for so many hours, measured on your images; what you name stays
+    ///
+    /// The choice is fixed in RUN/config.toml before the first step, so that file gives the same run on any machine.
+    #[arg(long, value_name = "H", conflicts_with = "epochs", value_parser = super::plan::hours)]
+    hours: Option<f64>,
+    /// Print the settings and how long the run will take, and stop
+    #[arg(long)]
+    dry_run: bool,
+    /// Leave out how long the run will take
+    #[arg(long, hide = true)]
+    unannounced: bool,
     #[command(flatten)]
     watchdog: Watchdog,
 }
@@ -58,9 +73,20 @@ impl Watchdog {
 
 impl Pretrain {
     pub fn run(self, group: &Group) -> Result<(), CliError> {
-        let free = if group.is_first() { refuse_existing(&self.out) } else { Ok(()) };
+        let mut overrides = self.options.overrides()?;
+        if let Some(hours) = self.hours {
+            if group.size() > 1 {
+                return Err(CliError::Input("--hours measures one process: name --epochs under mpirun".into()));
+            }
+            overrides = planned(&overrides, hours)?;
+        }
+        let Some(out) = self.out.filter(|_| !self.dry_run) else { return dry_run(&overrides) };
+        let free = if group.is_first() { refuse_existing(&out) } else { Ok(()) };
         group.together(free)?;
-        let mut pretraining = prepare(&self.options.overrides()?, &self.out, group, Verbosity::Full)?;
+        let mut pretraining = prepare(&overrides, &out, group, Verbosity::Full)?;
+        if group.size() == 1 && !self.unannounced && !is_quiet() {
+            announce(&pretraining);
+        }
         let measurable = Measurable::of(&pretraining);
         // Until here there is nothing to save.
         let stop = stop_on_ctrl_c()?;
@@ -71,6 +97,38 @@ impl Pretrain {
             leave_report(pretraining.folder(), &[pretraining.folder().to_owned()]);
         }
         Ok(())
+    }
+}
+
+/// `overrides` with what fits into the time.
+fn planned(overrides: &Overrides, hours: f64) -> Result<Overrides, CliError> {
+    let (_, data) = RunConfig::open(overrides)?;
+    let plan = super::plan::make(&data, overrides, hours)?;
+    for reason in &plan.reasons {
+        note!("  {} {}: {}", reason.key, reason.value, reason.why);
+    }
+    let settings: toml::Table = plan.config.to_toml().parse().expect("what a configuration is written as");
+    Ok(settings.into())
+}
+
+/// What a run would be, and how long it would take.
+fn dry_run(overrides: &Overrides) -> Result<(), CliError> {
+    let (config, data) = RunConfig::open(overrides)?;
+    describe(&data);
+    warn_of(&data);
+    say!("{}", config.to_toml());
+    if let Some(problem) = free_memory_gb().and_then(|free| too_large(&config, free)) {
+        return Err(CliError::Input(with_flags(&problem)));
+    }
+    let forecast = Forecast::measure(&config, &data.train)?;
+    time_told(&config, &forecast).iter().for_each(|line| say!("{line}"));
+    Ok(())
+}
+
+/// Says how long the run will take, measured on a few of its images; a run that cannot be measured says so itself.
+fn announce(run: &Pretraining) {
+    if let Ok(forecast) = Forecast::measure(run.config(), run.split()) {
+        time_told(run.config(), &forecast).iter().for_each(|line| note!("{line}"));
     }
 }
 
@@ -89,15 +147,19 @@ pub fn prepare(
 ) -> Result<Pretraining, CliError> {
     let (config, data) = group.together(RunConfig::open(overrides).map_err(CliError::from))?;
     if verbosity == Verbosity::Full {
-        say!("{}", config.to_toml());
+        if is_verbose() {
+            say!("{}", config.to_toml());
+        }
         describe(&data);
+        warn_of(&data);
+        settings(&config, &data)?;
     }
     if let Some(first) = data.problems.first() {
         note!("left out {} of the pairs, first: {first}", data.problems.len());
     }
     let pairs_left_out = data.problems.len();
     let images = data.train.len() + data.test.as_ref().map_or(0, Split::len);
-    let bar = Counter::new("checking images", images / group.size());
+    let bar = Counter::images("checking", images / group.size());
     let pretraining = Pretraining::begin(config, data, out, crate::provenance(), group, || bar.inc(1));
     drop(bar);
     let pretraining = pretraining?;
@@ -109,17 +171,6 @@ pub fn prepare(
         note!("left out {} unreadable images, first: {first}", bad.len());
     }
     Ok(pretraining)
-}
-
-fn describe(data: &Dataset) {
-    let captions: usize = (0..data.train.len()).map(|id| data.train.captions(id).len()).sum();
-    let labels = match captions {
-        0 if data.train.is_labelled() => format!("{} classes", data.classes.len()),
-        0 => "unlabelled".to_owned(),
-        captions => format!("{captions} captions"),
-    };
-    let test = data.test.as_ref().map_or("no test images".to_owned(), |t| format!("{} test images", t.len()));
-    note!("data: {}, {} training images, {test}, {labels}", data.title, data.train.len());
 }
 
 /// Trains to the end or to Ctrl-C.

@@ -32,7 +32,7 @@ fn an_encoder_trained_on_small_crops_is_used_on_whole_images() {
     assert!(print(&["eval", "linear"], &run, &[]).contains("10 classes, 28 pixels"));
     assert!(print(&["eval", "knn", "-k", "3"], &run, &["--image-size", "12"]).contains("10 classes, 12 pixels"));
     let sizes: Vec<_> = evaluations(&run).iter().map(|entry| entry["image_size"].as_u64().unwrap()).collect();
-    assert_eq!(sizes, [28, 28, 12, 12]);
+    assert_eq!(sizes, [28, 28, 28, 12, 12, 12]);
 
     // Also on other images.
     let photos = root.path().join("photos");

@@ -5,6 +5,7 @@ mod bench_verb;
 mod compare;
 mod encoders;
 mod evaluation;
+mod first_hour;
 #[cfg(feature = "wgpu")]
 mod gpu;
 mod interrupted;

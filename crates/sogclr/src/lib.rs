@@ -22,6 +22,7 @@
 
 #![deny(missing_docs)]
 
+pub mod advise;
 pub mod augment;
 pub mod batch;
 pub mod bench;

@@ -5,6 +5,7 @@ mod blur;
 mod colour;
 mod config;
 mod crop;
+mod keep;
 mod pipeline;
 mod rand_augment;
 mod stages;
@@ -13,6 +14,7 @@ pub use blur::gaussian_blur;
 pub use colour::{brightness, contrast, greyscale, hue, saturation};
 pub use config::{AugmentConfig, Blur, CropGroup, Jigsaw, Jitter, Preset, parse_views};
 pub use crop::{CropBox, Resizer};
+pub use keep::Keep;
 pub use pipeline::Augmenter;
 pub use rand_augment::{
     RandAugment, autocontrast, equalise, invert, posterise, rand_augment, rotate, sharpness, shear_x, shear_y,

@@ -168,6 +168,11 @@ impl Overrides {
         lay_over(&mut self.table, table);
     }
 
+    /// Whether the user gave something at a dotted key.
+    pub fn has(&self, key: &str) -> bool {
+        self.at(key).is_some()
+    }
+
     /// The value at a dotted key.
     pub(super) fn get(&self, key: &str) -> Option<Value> {
         self.at(key).cloned()

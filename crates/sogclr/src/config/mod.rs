@@ -2,8 +2,11 @@
 //! file, `--set`, flags) is laid over defaults that fit the data; unknown keys fail.
 
 mod merge;
+mod modest;
+mod nearest;
 mod reference;
 mod resolve;
+mod unusual;
 mod validate;
 
 pub use merge::Overrides;
@@ -130,6 +133,14 @@ pub enum ConfigError {
     /// A key that does not exist, or a value of another type.
     #[error("configuration: {0}; `sogclr config reference` lists all keys")]
     Key(String),
+    /// A key that does not exist.
+    #[error("configuration: there is no key {given}{}; `sogclr config reference` lists all keys", nearest.as_ref().map_or(String::new(), |key| format!(", did you mean {key}?")))]
+    UnknownKey {
+        /// The key.
+        given: String,
+        /// The one that it may stand for.
+        nearest: Option<String>,
+    },
     /// A value that cannot work.
     #[error("configuration key {0}")]
     Value(#[from] Problem),

@@ -18,6 +18,15 @@ pub fn reference_markdown() -> String {
     page
 }
 
+/// Every key, as it is set.
+pub(super) fn all_keys() -> Vec<String> {
+    let page = reference_markdown();
+    let keys = page.lines().filter_map(|line| line.strip_prefix("| `")?.split(['`', ' ']).next());
+    let mut keys: Vec<String> = keys.map(str::to_owned).collect();
+    keys.dedup();
+    keys
+}
+
 fn resolve<'a>(schema: &'a Value, definitions: &'a Map<String, Value>) -> &'a Value {
     let target = |reference: &str| reference.rsplit('/').next().and_then(|name| definitions.get(name));
     match schema.get("$ref").and_then(Value::as_str).and_then(target) {

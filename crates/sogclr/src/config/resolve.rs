@@ -2,8 +2,10 @@
 //! [`Description`].
 
 use super::merge::lay_over;
+use super::modest::Modest;
+use super::nearest::{nearest, path_of};
 use super::{ConfigError, DeviceName, Overrides, RunConfig, TrainConfig};
-use crate::augment::{AugmentConfig, Preset, parse_views};
+use crate::augment::{AugmentConfig, Keep, Preset, parse_views};
 use crate::check::Problem;
 use crate::data::{DataConfig, Description, Modality};
 use crate::encoder::{EncoderConfig, HeadConfig, Precision, TextConfig};
@@ -22,17 +24,22 @@ pub(super) fn resolve(data: &Description, overrides: &Overrides) -> Result<RunCo
     let (data_config, seed) = overrides.data()?;
     let views = overrides.string("augment.views").map(parse_views).transpose();
     let views = views.map_err(|text| Problem::new("augment.views", text))?;
-    let size = crop_size(data, overrides, &data_config, views.as_ref());
+    let modest = Modest::of(data, overrides, &data_config);
+    let size = modest.map_or_else(|| crop_size(data, overrides, &data_config, views.as_ref()), |modest| modest.size);
     let given_preset = overrides.get("augment.preset").map(|value| parse("augment.preset", value)).transpose()?;
-    let setting = setting(data, overrides, size, given_preset);
+    let epochs = modest.map_or(100, |modest| modest.epochs);
+    let setting = setting(data, overrides, size, given_preset, epochs);
     let method = method(overrides, &setting)?;
-    let encoder = encoder(data.modality, overrides, size)?;
+    let encoder = encoder(data.modality, overrides, size, modest)?;
     let preset = given_preset.or(method.spec().preset(&setting)).unwrap_or_else(|| usual_preset(data, size));
     let mut augment = AugmentConfig::for_channels(preset, size, data.channels);
     if let Some(views) = &views {
         augment.set_views(views);
     }
-    let recipe = recipe(overrides, &setting, &method, &encoder, augment)?;
+    let mut recipe = recipe(overrides, &setting, &method, &encoder, augment)?;
+    for keep in kept(overrides)? {
+        recipe.augment.keep(keep);
+    }
     let text = (data.modality == Modality::Pairs).then(|| text(&encoder));
     let base = RunConfig {
         seed,
@@ -49,8 +56,8 @@ pub(super) fn resolve(data: &Description, overrides: &Overrides) -> Result<RunCo
     let user = expanded(overrides, &base.method, setting.epochs, views.is_some());
     let mut merged = table(&base);
     lay_over(&mut merged, &user);
-    let mut config: RunConfig = parse("", Value::Table(merged))?;
-    config.data = DataConfig { eval_size: eval_size(data, &data_config, &config), ..data_config };
+    let mut config: RunConfig = parse_given("", Value::Table(merged), &user)?;
+    config.data = DataConfig { eval_size: eval_size(data, &data_config, &config, modest), ..data_config };
     if let MethodConfig::External(_) = base.method {
         config.method = base.method;
     }
@@ -74,10 +81,10 @@ fn crop_size(data: &Description, overrides: &Overrides, data_config: &DataConfig
 }
 
 /// The side of images at evaluation: the user's, or the images' own; `None` where all agree with the crops.
-fn eval_size(data: &Description, given: &DataConfig, config: &RunConfig) -> Option<usize> {
+fn eval_size(data: &Description, given: &DataConfig, config: &RunConfig, modest: Option<Modest>) -> Option<usize> {
     let crop = config.augment.views.first()?.size;
     let usual = match given.image_size {
-        _ if config.encoder.spec().has_one_size() => crop,
+        _ if config.encoder.spec().has_one_size() || modest.is_some() => crop,
         Some(size) => size,
         None if data.modality == Modality::Pairs => crop,
         None => data.size,
@@ -92,7 +99,13 @@ fn default_batch(data: &Description, size: usize) -> usize {
 }
 
 /// What the defaults of a method depend on.
-fn setting(data: &Description, overrides: &Overrides, size: usize, given_preset: Option<Preset>) -> Setting {
+fn setting(
+    data: &Description,
+    overrides: &Overrides,
+    size: usize,
+    given_preset: Option<Preset>,
+    usual_epochs: usize,
+) -> Setting {
     let is_grey = data.channels == 1;
     let is_small = match given_preset {
         Some(Preset::Cifar | Preset::Grey) => true,
@@ -101,7 +114,7 @@ fn setting(data: &Description, overrides: &Overrides, size: usize, given_preset:
     };
     let integer = |key: &str| overrides.get(key).and_then(|value| value.as_integer());
     let batch = integer("train.batch").map_or(default_batch(data, size), |batch| batch.max(0) as usize);
-    let epochs = integer("train.epochs").map_or(100, |epochs| epochs.clamp(0, 1_000_000) as usize);
+    let epochs = integer("train.epochs").map_or(usual_epochs, |epochs| epochs.clamp(0, 1_000_000) as usize);
     Setting { is_small, is_grey, modality: data.modality, samples: data.samples, batch, epochs }
 }
 
@@ -123,10 +136,16 @@ fn usual_preset(data: &Description, size: usize) -> Preset {
 }
 
 /// The encoder with the user's settings, on which the head depends.
-fn encoder(modality: Modality, overrides: &Overrides, size: usize) -> Result<EncoderConfig, ConfigError> {
+fn encoder(
+    modality: Modality,
+    overrides: &Overrides,
+    size: usize,
+    modest: Option<Modest>,
+) -> Result<EncoderConfig, ConfigError> {
     let usual = match modality {
         Modality::Pairs if size < 160 => "clip-xs",
         Modality::Pairs => "clip-s",
+        _ if modest.is_some() => Modest::ENCODER,
         Modality::Images if size <= 40 => "resnet20",
         Modality::Images if size <= 64 => "resnet18",
         Modality::Images => "resnet50",
@@ -137,6 +156,13 @@ fn encoder(modality: Modality, overrides: &Overrides, size: usize) -> Result<Enc
         lay_over(&mut own, &given);
     }
     parse("encoder", Value::Table(own))
+}
+
+/// What the augmentation must not destroy: words, parted by commas.
+fn kept(overrides: &Overrides) -> Result<Vec<Keep>, Problem> {
+    let text = overrides.string("augment.keep").unwrap_or_default();
+    let words = text.split(',').map(str::trim).filter(|word| !word.is_empty());
+    words.map(|word| word.parse().map_err(|problem: String| Problem::new("augment.keep", problem))).collect()
 }
 
 /// The text encoder that goes with an image encoder.
@@ -189,8 +215,11 @@ fn expanded(overrides: &Overrides, method: &MethodConfig, epochs: usize, views_a
             Gamma::expand(gamma, epochs);
         }
     }
-    if let (true, Some(Value::Table(given))) = (views_are_text, user.get_mut("augment")) {
-        given.remove("views");
+    if let Some(Value::Table(given)) = user.get_mut("augment") {
+        given.remove("keep");
+        if views_are_text {
+            given.remove("views");
+        }
     }
     user
 }
@@ -220,7 +249,19 @@ pub(super) fn table(value: &impl serde::Serialize) -> Table {
 }
 
 pub(super) fn parse<T: DeserializeOwned>(key: &str, value: Value) -> Result<T, ConfigError> {
+    let given = value.as_table().cloned().unwrap_or_default();
+    parse_given(key, value, &given)
+}
+
+/// The same where `value` holds defaults beside what was given.
+fn parse_given<T: DeserializeOwned>(key: &str, value: Value, given: &Table) -> Result<T, ConfigError> {
     value.try_into().map_err(|error: toml::de::Error| {
+        let unknown = error.message().strip_prefix("unknown field `").and_then(|rest| rest.split('`').next());
+        if let Some(field) = unknown {
+            let path = path_of(given, field).unwrap_or_else(|| field.to_owned());
+            let given = if key.is_empty() { path } else { format!("{key}.{path}") };
+            return ConfigError::UnknownKey { nearest: nearest(&given), given };
+        }
         let message = error.to_string().trim().replace('\n', " ");
         ConfigError::Key(if key.is_empty() { message } else { format!("{key}: {message}") })
     })

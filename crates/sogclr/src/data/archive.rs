@@ -226,7 +226,7 @@ impl Tree for Archive {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::data::{Dataset, Split, open_path};
+    use crate::data::{Choice, Dataset, Split, open_path};
     use std::io::Write;
     use zip::write::SimpleFileOptions;
 
@@ -288,17 +288,17 @@ mod tests {
         for (at, names) in trees.into_iter().enumerate() {
             let [plain, zipped, tarred] = ["", ".zip", ".tar"].map(|end| root.path().join(format!("{at}{end}")));
             folder(&plain, names);
-            let wanted = summary(open_path(&plain).unwrap());
+            let wanted = summary(open_path(&plain, &Choice::default()).unwrap());
             zip(&zipped, names);
             tar(&tarred, names);
-            assert_eq!(summary(open_path(&zipped).unwrap()), wanted, "{names:?}");
-            assert_eq!(summary(open_path(&tarred).unwrap()), wanted, "{names:?}");
+            assert_eq!(summary(open_path(&zipped, &Choice::default()).unwrap()), wanted, "{names:?}");
+            assert_eq!(summary(open_path(&tarred, &Choice::default()).unwrap()), wanted, "{names:?}");
             // A folder around everything, and what others leave in archives.
             let wrapped: Vec<String> = names.iter().map(|name| format!("./photos/x/{name}")).collect();
             let mut wrapped: Vec<&str> = wrapped.iter().map(String::as_str).collect();
             wrapped.extend(["__MACOSX/photos/._1.png", "photos/.hidden/1.png", "read.txt"]);
             zip(&zipped, &wrapped);
-            assert_eq!(summary(open_path(&zipped).unwrap()), wanted, "{wrapped:?}");
+            assert_eq!(summary(open_path(&zipped, &Choice::default()).unwrap()), wanted, "{wrapped:?}");
         }
     }
 
@@ -312,7 +312,7 @@ mod tests {
         tar(&tarred, &names);
         std::fs::write(&gzipped, b"x").unwrap();
         std::fs::write(&other, b"x").unwrap();
-        let error = |path: &Path| open_path(path).err().unwrap().to_string();
+        let error = |path: &Path| open_path(path, &Choice::default()).err().unwrap().to_string();
         assert!(error(&gzipped).contains("unpack it"));
         assert!(error(&other).contains("a.7z is a file"), "{}", error(&other));
         let (zip_bytes, tar_bytes) = (std::fs::read(&zipped).unwrap(), std::fs::read(&tarred).unwrap());

@@ -1,7 +1,7 @@
 //! CIFAR-10 and CIFAR-100 in their standard binary form: label byte(s), then 1024 red, green and blue bytes.
 
 use super::memory::MemoryImages;
-use super::{DataError, Dataset, Split};
+use super::{DataError, Dataset, Layout, Split};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -57,7 +57,16 @@ fn read_folder(folder: &Path, format: &Format) -> Result<Dataset, DataError> {
         return Err(DataError::Format { path: folder.join(format.names), cause });
     }
     let title = format.title.to_owned();
-    Ok(Dataset { title, train, test, classes, native_size: Some(32), channels: 3, problems: Vec::new() })
+    Ok(Dataset {
+        title,
+        train,
+        test,
+        classes,
+        native_size: Some(32),
+        channels: 3,
+        problems: Vec::new(),
+        layout: Layout::default(),
+    })
 }
 
 fn read_split(folder: &Path, files: &[&str], format: &Format) -> Result<Split, DataError> {

@@ -24,6 +24,34 @@ pub enum DataError {
     /// There is no image at the path.
     #[error("{0} holds no images: expected jpg, png, webp, gif, bmp or tif files, IDX files or CIFAR batches")]
     Empty(PathBuf),
+    /// There are files at the path, but no image among them.
+    #[error(
+        "{folder} holds no images, only {others}: expected jpg, png, webp, gif, bmp or tif files, IDX files or CIFAR batches"
+    )]
+    NoneOfThese {
+        /// The path.
+        folder: PathBuf,
+        /// What lies there, counted by extension.
+        others: String,
+    },
+    /// Images lie beside what looks like splits.
+    #[error(
+        "{train} looks like the training split, but there are images beside it, in {beside}: move them away, name {train} \
+         itself as the data, or rename it if it is a class"
+    )]
+    BesideSplits {
+        /// What was named.
+        folder: PathBuf,
+        /// What looks like the training split.
+        train: PathBuf,
+        /// What looks like the held-out one.
+        test: Option<PathBuf>,
+        /// Some of what lies beside them.
+        beside: String,
+    },
+    /// `data.labels` or `data.exclude` makes no sense for the data at the path.
+    #[error("{0}: {1}")]
+    Choice(PathBuf, String),
     /// A program brought a data set without images, by this title.
     #[error("{0} has no images")]
     NoImages(String),

@@ -2,7 +2,7 @@
 
 use super::image::{Rows, header_dimensions};
 use super::tree::{Tree, place};
-use super::{DataError, Dimensions, Fingerprint, Image, Source};
+use super::{DataError, Dimensions, Fingerprint, Image, Layout, Source};
 use std::collections::{HashSet, VecDeque};
 use std::fs::File;
 use std::io::BufReader;
@@ -94,7 +94,11 @@ impl Tree for Folder<'_> {
     }
 
     fn below(&self, folder: &Path) -> Result<Vec<PathBuf>, DataError> {
-        list(&place(self.0, folder))
+        list(&place(self.0, folder), &mut Layout::default())
+    }
+
+    fn below_counting(&self, folder: &Path, layout: &mut Layout) -> Result<Vec<PathBuf>, DataError> {
+        list(&place(self.0, folder), layout)
     }
 
     fn source(&self, folder: &Path, files: Vec<PathBuf>) -> Arc<dyn Source> {
@@ -112,8 +116,8 @@ fn visible(folder: &Path) -> Result<Vec<PathBuf>, DataError> {
     Ok(paths)
 }
 
-/// Every image below `root`, relative and sorted.
-fn list(root: &Path) -> Result<Vec<PathBuf>, DataError> {
+/// Every image below `root`, relative and sorted; `layout` counts what else lies there.
+fn list(root: &Path, layout: &mut Layout) -> Result<Vec<PathBuf>, DataError> {
     let (mut files, mut folders) = (Vec::new(), VecDeque::from([root.to_owned()]));
     let mut seen = HashSet::new();
     // Links may lead to a folder by several paths: the shallowest counts, then the first by name, on any file system.
@@ -133,6 +137,8 @@ fn list(root: &Path) -> Result<Vec<PathBuf>, DataError> {
                     return Err(DataError::Format { path, cause });
                 }
                 files.push(relative);
+            } else {
+                layout.pass_over(&path);
             }
         }
     }
@@ -148,10 +154,11 @@ pub(super) fn is_image(path: &Path) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::data::choice::Choice;
     use crate::data::{Dataset, Split, tree};
 
     fn open(root: &Path) -> Result<Dataset, DataError> {
-        tree::open(&Folder(root))
+        tree::open(&Folder(root), &Choice::default())
     }
 
     fn open_all(root: &Path) -> Result<Split, DataError> {

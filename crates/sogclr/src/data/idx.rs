@@ -2,7 +2,7 @@
 //! same with `t10k` or `test`, plain or gzipped.
 
 use super::memory::MemoryImages;
-use super::{DataError, Dataset, Split};
+use super::{DataError, Dataset, Layout, Split};
 use flate2::read::GzDecoder;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -50,6 +50,7 @@ pub(super) fn dataset(
         native_size: Some(side),
         channels: 1,
         problems: Vec::new(),
+        layout: Layout::default(),
     }
 }
 

@@ -3,7 +3,7 @@
 
 use super::folder::FolderImages;
 use super::named_labels::numbered;
-use super::{DataError, Dataset, Split};
+use super::{DataError, Dataset, Layout, Split};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -51,7 +51,16 @@ fn read(path: &Path) -> Result<Dataset, DataError> {
     let root = path.parent().map(Path::to_owned).unwrap_or_default();
     let train = Split::new(Arc::new(FolderImages { root, files }), labels);
     let title = path.display().to_string();
-    Ok(Dataset { title, train, test: None, classes, native_size: None, channels: 3, problems: Vec::new() })
+    Ok(Dataset {
+        title,
+        train,
+        test: None,
+        classes,
+        native_size: None,
+        channels: 3,
+        problems: Vec::new(),
+        layout: Layout::default(),
+    })
 }
 
 #[cfg(test)]

@@ -6,7 +6,9 @@
 mod archive;
 mod check_cache;
 mod checks;
+mod choice;
 mod cifar;
+mod config;
 mod describe;
 mod embedded;
 mod error;
@@ -14,6 +16,7 @@ mod folder;
 mod idx;
 mod image;
 mod imagenet_s;
+mod layout;
 mod ledger;
 mod list;
 mod manifest;
@@ -26,18 +29,18 @@ mod tree;
 
 pub use self::image::{Dimensions, Image, Samples};
 pub use checks::CheckImages;
+pub use config::DataConfig;
 pub use describe::Description;
 pub(crate) use embedded::EMBEDDED;
 pub use error::DataError;
+pub use layout::Layout;
 pub use manifest::{Checked, Manifest, ManifestEntry};
 
-use crate::check::{Problem, require};
 use crate::math::{Purpose, SampleRng};
 use archive::Archive;
+use choice::Choice;
 use folder::Folder;
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 /// Tries to open a folder or file; `None` if it does not hold this format.
@@ -53,110 +56,6 @@ pub enum Modality {
     Images,
     /// An image with texts.
     Pairs,
-}
-
-/// Which images to use.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct DataConfig {
-    /// Folder of images (`train/` with `val/` or `test/` are splits where nothing beside them holds images), a .zip or .tar of
-    /// one, tar shards, a .txt list of images, CIFAR binary batches or IDX files; absent: the embedded Fashion-MNIST
-    /// subset.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub path: Option<PathBuf>,
-    /// Folder or file with test images, where `path` has none of its own.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub test: Option<PathBuf>,
-    /// File with one class name on each line, or `imagenet-s` for the paper's 100 classes of ImageNet: use only those classes.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub classes: Option<PathBuf>,
-    /// Image–text pairs in place of `path`: a table (.tsv, .csv, .jsonl), Flickr8k.token.txt, tar shards (.tar, or a
-    /// folder of them), or `emoji` for the embedded set.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub pairs: Option<PathBuf>,
-    /// Folder or zip file with the images of `pairs`; absent: beside the table.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub images: Option<PathBuf>,
-    /// Makes pairs of labelled images: a caption in which `[CLASS]` stands for the class.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub template: Option<String>,
-    /// File with the names of the classes for `template`: one on each line, in the order of the classes (sorted folders, or
-    /// the lines of `classes`), or lines of folder, tab and name; absent: the names of the folders, or CLIP's of ImageNet-S.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub class_names: Option<PathBuf>,
-    /// Test on every N-th training image of each class, which training then leaves out, in place of the test images: to choose
-    /// settings by.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub hold_out: Option<usize>,
-    /// Use this many training images, the same share of each class.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub limit: Option<usize>,
-    /// Side of the crops in pixels, unless `augment.views` says otherwise, and of the images at evaluation; absent: follows
-    /// the images, 224 at most.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub image_size: Option<usize>,
-    /// Side of the images at evaluation, in `embed` and in load.py; absent: `image_size`. Multi-crop trains on smaller ones.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub eval_size: Option<usize>,
-    /// Leave out images and captions that cannot be used instead of refusing to start.
-    pub skip_bad: bool,
-    /// Which images are read and decoded before the run begins: `all`, `sample` (a thousand, drawn by the seed) or `none`. What is
-    /// known from an earlier check is not read again. A broken image that nobody looked at stops the run when it is met.
-    #[serde(default, skip_serializing_if = "CheckImages::is_all")]
-    pub check: CheckImages,
-    /// Leave images as they are stored, whatever their EXIF data say of how the camera was held. torchvision does so, and so
-    /// do runs that were made before there was this key: where it is absent from a run's `config.toml`, it is true.
-    #[serde(default = "ignored", skip_serializing_if = "is_ignored")]
-    #[schemars(default)]
-    pub ignore_orientation: bool,
-    /// What a program calls images that it brought itself; no other program can open them.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub own: Option<String>,
-}
-
-/// What an absent `ignore_orientation` stands for in the settings of a run.
-fn ignored() -> bool {
-    true
-}
-
-fn is_ignored(ignore: &bool) -> bool {
-    *ignore
-}
-
-impl DataConfig {
-    /// Images alone, pairs, or labelled images with a template: not several of them.
-    pub fn check(&self) -> Result<(), Problem> {
-        let Self { path, pairs, images, template, classes, class_names, hold_out, .. } = self;
-        require(hold_out.is_none_or(|n| n >= 2), "data.hold_out", || {
-            "is below 2: 5 tests on every fifth image".into()
-        })?;
-        let given = |both: bool, key: &str, text: &str| require(!both, key, || text.to_owned());
-        let (has_pairs, has_template) = (pairs.is_some(), template.is_some());
-        given(has_pairs && path.is_some(), "data.pairs", "is given beside data.path: name one of them")?;
-        given(!has_pairs && images.is_some(), "data.images", "is given without data.pairs: name the captions, too")?;
-        given(
-            !has_template && class_names.is_some(),
-            "data.class_names",
-            "is given without data.template: say where the name belongs, \"a photo of [CLASS]\"",
-        )?;
-        given(has_pairs && has_template, "data.pairs", "has captions of its own: leave data.template out")?;
-        given(has_pairs && classes.is_some(), "data.pairs", "has no classes: leave data.classes out")?;
-        let text = template.as_deref().unwrap_or("[CLASS]");
-        require(text.contains("[CLASS]"), "data.template", || {
-            format!("is {text:?}; write [CLASS] where the class belongs")
-        })
-    }
-
-    /// The same with absolute paths, which still hold when a run is resumed from elsewhere.
-    pub fn absolute(mut self) -> Self {
-        let Self { path, test, classes, class_names, pairs, images, .. } = &mut self;
-        for path in [path, test, classes, class_names, pairs, images].into_iter().flatten() {
-            if path.as_path() != Path::new(pairs::EMOJI) && !imagenet_s::is_built_in(path) {
-                *path = std::path::absolute(&*path).unwrap_or_else(|_| path.clone());
-            }
-        }
-        self
-    }
 }
 
 /// Content hash and size of what is stored of an image.
@@ -348,6 +247,14 @@ impl Split {
         (rest, out)
     }
 
+    /// At most `count` images, spread evenly over all.
+    pub fn spread(&self, count: usize) -> Self {
+        let (len, count) = (self.len(), count.min(self.len()));
+        let mut some = self.clone();
+        some.rows = (0..count).map(|place| self.rows[place * len / count]).collect();
+        some
+    }
+
     /// The images for which `keep(id)` holds.
     fn retain(&mut self, keep: impl Fn(usize) -> bool) {
         let kept = (0..self.len()).filter(|&id| keep(id)).map(|id| self.rows[id]).collect();
@@ -372,6 +279,8 @@ pub struct Dataset {
     pub channels: usize,
     /// What was left out of image–text pairs, one sentence for each caption.
     pub problems: Vec<String>,
+    /// Where a folder of images had them.
+    pub layout: Layout,
 }
 
 impl Dataset {
@@ -391,6 +300,7 @@ impl Dataset {
             native_size: None,
             channels,
             problems: Vec::new(),
+            layout: Layout::default(),
         })
     }
 
@@ -405,6 +315,8 @@ impl Dataset {
             return Err(DataError::Own(name.clone()));
         }
         let images = config.images.as_deref();
+        let choice = Choice::of(config.labels.as_deref(), &config.exclude);
+        let choice = choice.map_err(|cause| DataError::Choice(config.path.clone().unwrap_or_default(), cause))?;
         let mut data = match (&config.path, &config.pairs) {
             (_, Some(pairs)) => {
                 let data = pairs::open(pairs, images, config.skip_bad)?;
@@ -415,7 +327,7 @@ impl Dataset {
                 data
             }
             (None, None) => embedded::open()?,
-            (Some(path), None) => open_path(path)?,
+            (Some(path), None) => open_path(path, &choice)?,
         };
         match (&config.test, &config.pairs) {
             (Some(test), Some(_)) => {
@@ -424,7 +336,7 @@ impl Dataset {
                 data.test = Some(held_out.test.unwrap_or(held_out.train));
             }
             (Some(path), None) => {
-                let test = open_path(path)?;
+                let test = open_path(path, &choice)?;
                 data.test = Some(subset::align_classes(test, &data.classes, path)?);
             }
             (None, _) => {}
@@ -458,11 +370,11 @@ pub fn open_images(path: &Path) -> Result<Split, DataError> {
     }
 }
 
-fn open_path(path: &Path) -> Result<Dataset, DataError> {
+fn open_path(path: &Path, choice: &Choice) -> Result<Dataset, DataError> {
     match open_format(path)? {
         Some(data) => Ok(data),
-        None if path.is_dir() => tree::open(&Folder(path)),
-        None => tree::open(&Archive::open(path)?),
+        None if path.is_dir() => tree::open(&Folder(path), choice),
+        None => tree::open(&Archive::open(path)?, choice),
     }
 }
 

@@ -7,7 +7,7 @@ use super::folder::{Folder, is_image};
 use super::named_labels::numbered;
 use super::pairs::shards::split_key;
 use super::tree::Tree;
-use super::{DataError, Dataset, Split};
+use super::{DataError, Dataset, Layout, Split};
 use serde_json::Value;
 use std::collections::HashSet;
 use std::io::{self, Read};
@@ -70,7 +70,16 @@ fn read(path: &Path, archives: Vec<PathBuf>) -> Result<Option<Dataset>, DataErro
     let (classes, labels) = numbered.map_or((Vec::new(), None), |(classes, labels)| (classes, Some(labels)));
     let train = Split::new(Arc::new(ArchiveImages { archives, regions: all.regions }), labels);
     let title = path.display().to_string();
-    Ok(Some(Dataset { title, train, test: None, classes, native_size: None, channels: 3, problems: Vec::new() }))
+    Ok(Some(Dataset {
+        title,
+        train,
+        test: None,
+        classes,
+        native_size: None,
+        channels: 3,
+        problems: Vec::new(),
+        layout: Layout::default(),
+    }))
 }
 
 impl Shards {
@@ -145,7 +154,7 @@ fn label(extension: &str, content: &mut dyn Read) -> io::Result<Result<Option<St
 
 #[cfg(test)]
 mod tests {
-    use super::super::{open_images, open_path};
+    use super::super::{Choice, open_images, open_path};
     use super::*;
 
     type Content<'a> = &'a [(&'a str, &'a [u8])];
@@ -172,19 +181,19 @@ mod tests {
             &first,
             &[("d/a.png", b"x"), ("d/a.cls", b"2\n"), ("d/a.txt", b"a cat"), ("b.cls", b"10"), ("b.jpg", b"x")],
         );
-        let data = open_path(root.path()).unwrap();
+        let data = open_path(root.path(), &Choice::default()).unwrap();
         assert_eq!(data.classes, ["2", "10"]);
         let rows: Vec<_> = (0..3).map(|id| (data.train.name(id), data.train.label(id))).collect();
         let want = [("0.tar/d/a.png", Some(0)), ("0.tar/b.jpg", Some(1)), ("1.tar/c.png", Some(1))];
         assert_eq!(rows, want.map(|(name, label)| (name.to_owned(), label)));
         // One shard is one, too; without classes it is an archive of folders.
-        assert_eq!(open_path(&first).unwrap().classes, ["2", "10"]);
+        assert_eq!(open_path(&first, &Choice::default()).unwrap().classes, ["2", "10"]);
         assert_eq!(open_images(root.path()).unwrap().len(), 3);
         write_tar(&first, &[("x/a.png", b"x"), ("y/b.png", b"x")]);
-        assert_eq!(open_path(&first).unwrap().classes, ["x", "y"]);
+        assert_eq!(open_path(&first, &Choice::default()).unwrap().classes, ["x", "y"]);
         // Images beside an archive are what is meant.
         std::fs::write(root.path().join("z.png"), b"x").unwrap();
-        assert_eq!(open_path(root.path()).unwrap().train.len(), 1);
+        assert_eq!(open_path(root.path(), &Choice::default()).unwrap().train.len(), 1);
     }
 
     #[test]
@@ -203,15 +212,15 @@ mod tests {
         ];
         for (files, words) in cases {
             write_tar(&path, files);
-            let error = open_path(root.path()).err().unwrap().to_string();
+            let error = open_path(root.path(), &Choice::default()).err().unwrap().to_string();
             assert!(error.contains(words), "{error}");
         }
         let bytes = std::fs::read(&path).unwrap();
         std::fs::write(&path, &bytes[..2000]).unwrap();
-        let error = open_path(root.path()).err().unwrap().to_string();
+        let error = open_path(root.path(), &Choice::default()).err().unwrap().to_string();
         assert!(error.contains("the shard is truncated inside a.json"), "{error}");
         write_tar(&path, &[("a.cls", b"1")]);
-        let error = open_path(root.path()).err().unwrap().to_string();
+        let error = open_path(root.path(), &Choice::default()).err().unwrap().to_string();
         assert!(error.contains("holds no images"), "{error}");
     }
 }

@@ -1,11 +1,12 @@
 //! Images in folders, on disk or in an archive: what is a split, and what is a class.
 //!
-//! Labels come from the first folder level if every image lies in a folder; a few that do not are an error. `train/`
+//! Labels come from the first folder level, or what `data.labels` says, if every image has one; a few that do not are an error. `train/`
 //! (`training`) and `val/` (`valid`, `validation`, `dev`) or `test/` (`testing`) in any case are splits. Beside other folders of
 //! images, and without a held-out one, a `train/` without folders of its own is a class; else it is an error.
 
-use super::{DataError, Dataset, Source, Split};
-use std::collections::HashMap;
+use super::choice::{Choice, LabelsFrom, Namer};
+use super::{DataError, Dataset, Layout, Source, Split};
+use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -24,6 +25,11 @@ pub(super) trait Tree {
     /// Every image below a folder of the top (or below an empty path: all), relative to it and sorted.
     fn below(&self, folder: &Path) -> Result<Vec<PathBuf>, DataError>;
 
+    /// The same; `layout` counts what else lies there, where the tree tells.
+    fn below_counting(&self, folder: &Path, _layout: &mut Layout) -> Result<Vec<PathBuf>, DataError> {
+        self.below(folder)
+    }
+
     /// These images of [`below`](Self::below).
     fn source(&self, folder: &Path, files: Vec<PathBuf>) -> Arc<dyn Source>;
 }
@@ -34,34 +40,69 @@ pub(super) fn place(root: &Path, folder: &Path) -> PathBuf {
 }
 
 /// Its splits and classes.
-pub(super) fn open(tree: &impl Tree) -> Result<Dataset, DataError> {
-    let (train, test) = splits(tree)?.unwrap_or_default();
-    let files = tree.below(&train)?;
+pub(super) fn open(tree: &impl Tree, choice: &Choice) -> Result<Dataset, DataError> {
+    let mut layout = Layout::default();
+    let (train, test) = match splits(tree, choice)? {
+        Some(Splits { train, test, aside }) => {
+            let place = |folder: &PathBuf| tree.path().join(folder);
+            layout.splits = Some((place(&train), test.as_ref().map(place)));
+            layout.left_aside = aside.iter().map(place).collect();
+            (train, test)
+        }
+        None => Default::default(),
+    };
+    let files = wanted(tree.below_counting(&train, &mut layout)?, &train, choice);
     if files.is_empty() {
-        return Err(DataError::Empty(tree.path().to_owned()));
+        let folder = tree.path().to_owned();
+        return Err(match layout.passed_over_text() {
+            Some(others) => DataError::NoneOfThese { folder, others },
+            None => DataError::Empty(folder),
+        });
     }
-    let classes = classes_of(&place(tree.path(), &train), &files)?;
-    let labels = classes.as_ref().map(|classes| labels_of(&files, classes));
+    let namer = choice.labels.namer()?;
+    let classes = classes_of(&place(tree.path(), &train), &files, &namer)?;
+    let labels = classes.as_ref().map(|classes| labels_of(&files, classes, &namer));
+    if let Some(classes) = &classes {
+        layout.labels = choice.labels.words();
+        let leaves: HashSet<_> = files.iter().filter_map(|file| Namer::Leaf.class_of(file)).collect();
+        let is_finer = choice.labels == LabelsFrom::First && leaves.len() > classes.len();
+        layout.leaf_classes = is_finer.then_some(leaves.len());
+    }
     let train = Split::new(tree.source(&train, files), labels);
     let test = match test {
-        Some(test) => held_out(tree, &test, classes.as_deref())?,
+        Some(test) => {
+            let files = wanted(tree.below_counting(&test, &mut layout)?, &test, choice);
+            held_out(tree, &test, files, classes.as_deref(), &namer)?
+        }
         None => None,
     };
     let title = tree.path().display().to_string();
     let classes = classes.unwrap_or_default();
-    Ok(Dataset { title, train, test, classes, native_size: None, channels: 3, problems: Vec::new() })
+    Ok(Dataset { title, train, test, classes, native_size: None, channels: 3, problems: Vec::new(), layout })
+}
+
+/// The files below `folder` that are not left out.
+fn wanted(mut files: Vec<PathBuf>, folder: &Path, choice: &Choice) -> Vec<PathBuf> {
+    files.retain(|file| !choice.leaves_out(&folder.join(file)));
+    files
 }
 
 /// The split of a folder, with the classes of the training split; none where it has no image.
-fn held_out(tree: &impl Tree, folder: &Path, classes: Option<&[String]>) -> Result<Option<Split>, DataError> {
-    let (path, files) = (tree.path().join(folder), tree.below(folder)?);
-    let labels = match (classes, classes_of(&path, &files)?) {
+fn held_out(
+    tree: &impl Tree,
+    folder: &Path,
+    files: Vec<PathBuf>,
+    classes: Option<&[String]>,
+    namer: &Namer,
+) -> Result<Option<Split>, DataError> {
+    let path = tree.path().join(folder);
+    let labels = match (classes, classes_of(&path, &files, namer)?) {
         (Some(known), Some(found)) => {
             if let Some(class) = found.iter().find(|class| !known.contains(class)) {
                 let known = known.iter().take(5).cloned().collect::<Vec<_>>().join(", ");
                 return Err(DataError::UnknownClass { path, class: class.clone(), known });
             }
-            Some(labels_of(&files, known))
+            Some(labels_of(&files, known, namer))
         }
         _ => None,
     };
@@ -77,63 +118,140 @@ pub(super) fn open_all(tree: &impl Tree) -> Result<Split, DataError> {
     }
 }
 
+/// The parts of a divided tree.
+struct Splits {
+    train: PathBuf,
+    test: Option<PathBuf>,
+    /// Held-out parts beside `test`.
+    aside: Vec<PathBuf>,
+}
+
 /// Folders of the training and the held-out split; none where all folders are classes.
-fn splits(tree: &impl Tree) -> Result<Option<(PathBuf, Option<PathBuf>)>, DataError> {
+fn splits(tree: &impl Tree, choice: &Choice) -> Result<Option<Splits>, DataError> {
     let (folders, loose) = tree.top()?;
     let is_named = |path: &Path, name: &str| path.as_os_str().eq_ignore_ascii_case(name);
-    let find = |name: &str| folders.iter().find(|path| is_named(path, name));
+    let find = |name: &str| folders.iter().find(|path| is_named(path, name) && !choice.leaves_out(path));
     let Some(train) = TRAIN.iter().find_map(|name| find(name)) else { return Ok(None) };
     let held_out = HELD_OUT.iter().find_map(|name| find(name));
     let is_split = |path: &PathBuf| path == train || HELD_OUT.iter().any(|name| is_named(path, name));
+    let images = |path: &Path| tree.below(path).map(|files| wanted(files, path, choice));
     // One that cannot be read, such as lost+found, is not part of the data.
-    let has_images = |path: &Path| tree.below(path).is_ok_and(|files| !files.is_empty());
+    let has_images = |path: &Path| images(path).is_ok_and(|files| !files.is_empty());
     let classes: Vec<_> = folders.iter().filter(|path| !is_split(path) && has_images(path)).collect();
-    if !classes.is_empty() && held_out.is_none() && tree.below(train)?.iter().all(|file| class_of(file).is_none()) {
+    let is_flat = |files: Vec<PathBuf>| files.iter().all(|file| file.components().count() < 2);
+    if !classes.is_empty() && held_out.is_none() && is_flat(images(train)?) {
         return Ok(None);
     }
-    let beside: Vec<_> = classes.into_iter().chain(&loose).map(|path| path.to_string_lossy()).collect();
+    let loose = loose.iter().filter(|path| !choice.leaves_out(path));
+    let beside: Vec<_> = classes.into_iter().chain(loose).map(|path| path.to_string_lossy()).collect();
     if beside.is_empty() {
-        return Ok(Some((train.clone(), held_out.cloned())));
+        let aside = folders.iter().filter(|path| is_split(path) && *path != train && Some(*path) != held_out);
+        let aside = aside.filter(|path| has_images(path)).cloned().collect();
+        return Ok(Some(Splits { train: train.clone(), test: held_out.cloned(), aside }));
     }
     let mut named = beside[..beside.len().min(3)].join(", ");
     if beside.len() > 3 {
         named += &format!(" and {} more", beside.len() - 3);
     }
-    let train = tree.path().join(train);
-    let train = train.display();
-    let cause = format!(
-        "{train} looks like the training split, but there are images beside it, in {named}: move them away, name {train} \
-         itself as the data, or rename it if it is a class"
-    );
-    Err(DataError::Format { path: tree.path().to_owned(), cause })
+    let place = |folder: &PathBuf| tree.path().join(folder);
+    Err(DataError::BesideSplits {
+        folder: tree.path().to_owned(),
+        train: place(train),
+        test: held_out.map(place),
+        beside: named,
+    })
 }
 
-fn class_of(file: &Path) -> Option<String> {
-    let mut parts = file.components();
-    let first = parts.next()?;
-    parts.next().map(|_| first.as_os_str().to_string_lossy().into_owned())
-}
-
-/// Names of the first-level folders, sorted, if every image lies in one. One image in a hundred, or a single one, outside
-/// them would cost all others their labels and is an error.
-fn classes_of(root: &Path, files: &[PathBuf]) -> Result<Option<Vec<String>>, DataError> {
-    let mut classes: Vec<String> = files.iter().filter_map(|file| class_of(file)).collect();
-    let loose = files.len() - classes.len();
+/// The classes, sorted, if every image has one. One image in a hundred, or a single one, without would cost all others their
+/// labels and is an error; so is any where a table says the classes.
+fn classes_of(root: &Path, files: &[PathBuf], namer: &Namer) -> Result<Option<Vec<String>>, DataError> {
+    let mut classes: Vec<String> = files.iter().filter_map(|file| namer.class_of(file)).collect();
+    let (loose, total) = (files.len() - classes.len(), files.len());
     classes.sort();
     classes.dedup();
-    match files.iter().find(|file| class_of(file).is_none()) {
-        None => Ok(Some(classes)),
-        Some(stray) if classes.len() > 1 && loose <= (files.len() / 100).max(1) => {
-            let total = files.len();
-            let cause =
-                format!("all but {loose} of {total} images are in class folders: move it into one too, or away");
-            Err(DataError::Format { path: root.join(stray), cause })
+    let Some(stray) = files.iter().find(|file| namer.class_of(file).is_none()) else { return Ok(Some(classes)) };
+    let cause = match namer {
+        Namer::Table(_) => {
+            format!("data.labels has no class for it, nor for {} of {total} images: add them", loose - 1)
         }
-        Some(_) => Ok(None),
-    }
+        Namer::Level(level) if *level > 1 => format!("lies in fewer than {level} folders: choose other data.labels"),
+        _ if classes.len() > 1 && loose <= (total / 100).max(1) => {
+            format!("all but {loose} of {total} images are in class folders: move it into one too, or away")
+        }
+        _ => return Ok(None),
+    };
+    Err(DataError::Format { path: root.join(stray), cause })
 }
 
-fn labels_of(files: &[PathBuf], classes: &[String]) -> Vec<u32> {
+fn labels_of(files: &[PathBuf], classes: &[String], namer: &Namer) -> Vec<u32> {
     let numbers: HashMap<&str, u32> = classes.iter().map(String::as_str).zip(0..).collect();
-    files.iter().map(|file| numbers[class_of(file).expect("every image has a class").as_str()]).collect()
+    files.iter().map(|file| numbers[namer.class_of(file).expect("every image has a class").as_str()]).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::data::folder::Folder;
+
+    fn touch(root: &Path, names: &[&str]) {
+        for name in names {
+            let path = root.join(name);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, b"x").unwrap();
+        }
+    }
+
+    fn names(split: &Split) -> Vec<String> {
+        (0..split.len()).map(|id| split.name(id)).collect()
+    }
+
+    #[test]
+    fn classes_are_the_first_folder_the_own_one_or_what_a_table_says() {
+        let root = tempfile::tempdir().unwrap();
+        touch(root.path(), &["fruit/apple/1.png", "fruit/pear/1.png", "other/apple/1.png", "notes.heic", "LICENSE"]);
+        let table = root.path().join("classes.csv");
+        std::fs::write(&table, "image,class\nfruit/apple/1.png,red\nother/apple/1.png,red\n1.png,green\n").unwrap();
+        let classes = |labels: &str| {
+            let data = open(&Folder(root.path()), &Choice::of(Some(labels), &[]).unwrap()).unwrap();
+            let of_image = (0..3).map(|id| data.classes[data.train.label(id).unwrap() as usize].clone());
+            (of_image.collect::<Vec<_>>().join(" "), data.layout)
+        };
+        let (first, layout) = classes("first");
+        assert_eq!((first.as_str(), layout.leaf_classes), ("fruit fruit other", Some(3)));
+        assert_eq!(layout.passed_over_text().unwrap(), ".csv: 1, .heic: 1, no extension: 1");
+        assert_eq!(classes("leaf").0, "fruit/apple fruit/pear other/apple");
+        assert_eq!(classes("path:2").0, "apple pear apple");
+        assert_eq!(classes(table.to_str().unwrap()).0, "red green red");
+        for (labels, words) in [("path:3", "fewer than 3 folders"), ("classes.csv", "classes.csv")] {
+            let error = open(&Folder(root.path()), &Choice::of(Some(labels), &[]).unwrap()).err().unwrap().to_string();
+            assert!(error.contains(words), "{error}");
+        }
+        std::fs::write(&table, "fruit/apple/1.png,red\n").unwrap();
+        let error = open(&Folder(root.path()), &Choice::of(table.to_str(), &[]).unwrap()).err().unwrap().to_string();
+        assert!(error.contains("pear/1.png: data.labels has no class for it, nor for 1 of 3"), "{error}");
+        assert!(["leaves", "path:0", "path:x"].iter().all(|labels| Choice::of(Some(labels), &[]).is_err()));
+    }
+
+    #[test]
+    fn patterns_leave_out_files_and_folders() {
+        let root = tempfile::tempdir().unwrap();
+        touch(root.path(), &["a/1.png", "a/1_mask.png", "b/thumbs/2.png", "b/2.png", "old/3.png", "train/4.png"]);
+        let left = |patterns: &[&str]| {
+            let patterns: Vec<String> = patterns.iter().map(ToString::to_string).collect();
+            names(&open(&Folder(root.path()), &Choice::of(None, &patterns).unwrap()).unwrap().train)
+        };
+        assert_eq!(left(&["*_mask.*", "thumbs/", "old", "train"]), ["a/1.png", "b/2.png"]);
+        assert_eq!(left(&["b/*.png", "old/**", "train"]), ["a/1.png", "a/1_mask.png", "b/thumbs/2.png"]);
+        assert!(Choice::of(None, &["[".into()]).is_err());
+    }
+
+    #[test]
+    fn what_is_left_aside_is_told() {
+        let root = tempfile::tempdir().unwrap();
+        touch(root.path(), &["train/a/1.png", "val/a/1.png", "test/a/1.png", "dev/notes.txt"]);
+        let layout = open(&Folder(root.path()), &Choice::default()).unwrap().layout;
+        let (train, test) = layout.splits.unwrap();
+        assert_eq!((train, test.unwrap()), (root.path().join("train"), root.path().join("val")));
+        assert_eq!(layout.left_aside, [root.path().join("test")]);
+    }
 }

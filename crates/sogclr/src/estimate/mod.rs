@@ -1,6 +1,12 @@
 //! What a run will take, in seconds and bytes, before it is begun: from a few measured steps of its own network, method and
 //! augmentation on random images.
 
+mod forecast;
+mod plan;
+
+pub use forecast::Forecast;
+pub use plan::{Candidate, Plan, Reason};
+
 use crate::comm::Group;
 use crate::config::RunConfig;
 use crate::data::{DataError, Image, Samples, Source, Split};
@@ -77,7 +83,7 @@ impl Speed {
         small.train.init = None;
         small.train.epochs = STEPS + 1;
         let mut trainer = Trainer::new(&small, batch, &open_for(&small.train, 0)?)?;
-        let train = trainer.time_steps(Arc::new(images.clone()), &Group::solo(), PATIENCE)? / batch as f64;
+        let train = trainer.time_steps(Arc::new(images.clone()), &Group::solo(), PATIENCE)?.seconds / batch as f64;
         let checkpoint = trainer.checkpoint();
         let bytes = |tensors: &NamedTensors| tensors.values().map(|tensor| 4 * tensor.values.len() as u64).sum::<u64>();
         Ok(Self {

@@ -32,6 +32,30 @@ impl Accuracy {
     }
 }
 
+/// How one accuracy stands to another, on test images of which chance makes the smaller differences.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Comparison {
+    /// Higher by more than chance.
+    Better,
+    /// Within chance.
+    Alike,
+    /// Lower by more than chance.
+    Worse,
+}
+
+impl Accuracy {
+    /// |p − q| against 1.96·√(p(1−p)/n + q(1−q)/m).
+    pub fn against(&self, other: &Self) -> Comparison {
+        let variance = |it: &Self| it.top1 * (1.0 - it.top1) / it.images as f64;
+        let (difference, chance) = (self.top1 - other.top1, 1.96 * (variance(self) + variance(other)).sqrt());
+        match difference {
+            d if d > chance => Comparison::Better,
+            d if d < -chance => Comparison::Worse,
+            _ => Comparison::Alike,
+        }
+    }
+}
+
 /// (p + z²/2n ± z√(p(1−p)/n + z²/4n²)) / (1 + z²/n), z = 1.96
 fn wilson(p: f64, n: f64) -> [f64; 2] {
     let z2 = 1.96_f64.powi(2);
@@ -52,6 +76,16 @@ mod tests {
         let accuracy = Accuracy::from_scores(scores.into_iter(), &[0, 1, 5]);
         assert!((accuracy.top1 - 1.0 / 3.0).abs() < 1e-12, "the tie goes to class 0");
         assert!((accuracy.top5 - 2.0 / 3.0).abs() < 1e-12, "the sixth of six is not among five");
+    }
+
+    #[test]
+    fn differences_are_held_against_chance() {
+        let of = |top1: f64, images: usize| Accuracy { top1, top5: 1.0, interval: [0.0, 1.0], images };
+        // 1.96·√(0.24/400 + 0.25/400) = 0.0686
+        assert_eq!(of(0.6, 400).against(&of(0.5, 400)), Comparison::Better);
+        assert_eq!(of(0.6, 400).against(&of(0.54, 400)), Comparison::Alike);
+        assert_eq!(of(0.5, 400).against(&of(0.6, 400)), Comparison::Worse);
+        assert_eq!(of(0.6, 50).against(&of(0.5, 50)), Comparison::Alike, "few images");
     }
 
     #[test]

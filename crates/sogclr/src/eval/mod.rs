@@ -6,6 +6,7 @@
 mod accuracy;
 mod cache;
 mod features;
+mod histogram;
 mod knn;
 mod linear_fast;
 mod linear_paper;
@@ -18,8 +19,9 @@ mod text;
 mod zero_shot;
 
 use crate::comm::Halt;
-pub use accuracy::Accuracy;
+pub use accuracy::{Accuracy, Comparison};
 pub use features::{FrozenEncoder, Labelled};
+pub use histogram::{HISTOGRAM_BINS, colour_histograms};
 pub use knn::{knn_accuracy, knn_among, knn_scores};
 pub use linear_fast::linear_fast;
 pub use linear_paper::{PaperMeasured, PaperProtocol, linear_paper};

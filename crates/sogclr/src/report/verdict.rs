@@ -79,8 +79,8 @@ impl Evidence {
             (Verdict::Collapsed, _) => Judgement::Collapsed,
             (_, Some((gain, noise))) if gain <= noise && last.epoch >= 1.0 => Judgement::Useless,
             (Verdict::Plateau, _) => Judgement::Level,
-            (Verdict::Learning, None) if last.epoch < 1.0 => Judgement::Early,
-            (Verdict::Learning, _) => Judgement::Learning,
+            (Verdict::Early | Verdict::Falling, None) if last.epoch < 1.0 => Judgement::Early,
+            (Verdict::Early | Verdict::Falling, _) => Judgement::Learning,
         }
     }
 
@@ -184,7 +184,7 @@ mod tests {
 
     #[test]
     fn a_run_that_learns_says_by_how_much_and_that_more_may_help() {
-        let run = Evidence { neighbours: Some([0.41, 0.63]), ..evidence(10, Verdict::Learning, |epoch| -epoch) };
+        let run = Evidence { neighbours: Some([0.41, 0.63]), ..evidence(10, Verdict::Falling, |epoch| -epoch) };
         let (judgement, said) = run.judge();
         assert_eq!(judgement, Judgement::Learning);
         let want = "learning: kNN 41 → 63 %, finds the other view of 50 % of a batch (chance 1.6 %), rank 45 of 64, \
@@ -206,7 +206,7 @@ mod tests {
 
     #[test]
     fn an_encoder_no_better_than_an_untrained_one_is_not_learning_whatever_the_objective_says() {
-        let falling = |shares| Evidence { neighbours: Some(shares), ..evidence(10, Verdict::Learning, |epoch| -epoch) };
+        let falling = |shares| Evidence { neighbours: Some(shares), ..evidence(10, Verdict::Falling, |epoch| -epoch) };
         assert_eq!(falling([0.41, 0.43]).judge().0, Judgement::Useless, "within two standard errors");
         assert_eq!(falling([0.41, 0.30]).judge().0, Judgement::Useless);
         assert_eq!(falling([0.41, 0.46]).judge().0, Judgement::Learning);
@@ -218,7 +218,7 @@ mod tests {
     fn nothing_is_said_of_a_run_that_has_not_begun() {
         let run = Evidence::default();
         assert_eq!(run.judge().0, Judgement::Early);
-        let first = Evidence { metrics: vec![line(3, 1.0, Verdict::Learning)], ..run };
+        let first = Evidence { metrics: vec![line(3, 1.0, Verdict::Falling)], ..run };
         assert_eq!(first.judge().0, Judgement::Early);
     }
 
@@ -226,7 +226,7 @@ mod tests {
     fn a_rise_and_a_method_without_an_objective_are_named() {
         let run = evidence(6, Verdict::Plateau, |epoch| if epoch < 4.0 { -epoch } else { epoch - 8.0 });
         assert!(run.judge().1.contains("objective rising"), "{}", run.judge().1);
-        let mut run = evidence(6, Verdict::Learning, |_| 0.0);
+        let mut run = evidence(6, Verdict::Falling, |_| 0.0);
         for (at, metric) in run.metrics.iter_mut().enumerate() {
             (metric.objective, metric.loss) = (None, -(at as f64));
         }

@@ -3,7 +3,7 @@
 use crate::config::RunConfig;
 
 /// GB that a step takes on the CPU, at the least; `None` where that is not known.
-fn step_gb(config: &RunConfig, images: usize) -> Option<f64> {
+pub fn step_gb(config: &RunConfig, images: usize) -> Option<f64> {
     if !config.train.device.is_cpu() {
         return None;
     }

@@ -147,7 +147,7 @@ mod tests {
             objective: Some(0.25),
             lr: 0.1,
             signals,
-            verdict: Verdict::Learning,
+            verdict: Verdict::Falling,
             images_per_s: 10.0,
             data_wait: 0.0,
             rank_wait: None,

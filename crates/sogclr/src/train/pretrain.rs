@@ -228,6 +228,11 @@ impl Pretraining {
         &self.folder
     }
 
+    /// The settings of the run.
+    pub fn config(&self) -> &RunConfig {
+        &self.config
+    }
+
     /// The images that are trained on.
     pub fn split(&self) -> &Split {
         &self.split

@@ -77,13 +77,27 @@ fn effective_rank(z: &Matrix) -> f64 {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
-    /// Neither of the others, or too early to tell.
-    Learning,
+    /// Too few lines to tell.
+    Early,
+    /// The objective falls, which says nothing of what the features are good for.
+    #[serde(rename = "objective falling", alias = "learning")]
+    Falling,
     /// After 50 lines all embeddings are nearly one point or one line: spread below 0.05 or effective rank below 1.1.
     Collapsed,
     /// The objective's mean over the last quarter of the lines is not below that of the quarter before by two standard
     /// errors.
     Plateau,
+}
+
+impl std::fmt::Display for Verdict {
+    fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Early => "too early to tell",
+            Self::Falling => "objective falling",
+            Self::Collapsed => "COLLAPSED",
+            Self::Plateau => "plateau",
+        })
+    }
 }
 
 /// The objective, line by line.
@@ -119,12 +133,12 @@ impl History {
         }
         let quarter = lines / 4;
         if quarter < Self::FEWEST {
-            return Verdict::Learning;
+            return Verdict::Early;
         }
         let (recent, recent_variance) = self.mean(lines - quarter, lines);
         let (before, before_variance) = self.mean(lines - 2 * quarter, lines - quarter);
         let error = (recent_variance + before_variance).sqrt();
-        if before - recent > 2.0 * error { Verdict::Learning } else { Verdict::Plateau }
+        if before - recent > 2.0 * error { Verdict::Falling } else { Verdict::Plateau }
     }
 }
 
@@ -166,7 +180,7 @@ mod tests {
         assert!((signals.effective_rank - 1.0).abs() < 1e-3);
         let mut history = History::default();
         (0..49).for_each(|_| history.push(0.0));
-        assert_eq!(history.verdict(&signals), Verdict::Learning);
+        assert_eq!(history.verdict(&signals), Verdict::Early);
         history.push(0.0);
         assert_eq!(history.verdict(&signals), Verdict::Collapsed);
     }
@@ -177,10 +191,10 @@ mod tests {
         let noise = |line: usize| ((line * 7919) % 101) as f64 / 101.0 - 0.5;
         let mut falling = History::default();
         (0..400).for_each(|line| falling.push(-0.002 * line as f64 + 0.2 * noise(line)));
-        assert_eq!(falling.verdict(&fine), Verdict::Learning);
+        assert_eq!(falling.verdict(&fine), Verdict::Falling);
         let mut flat = History::default();
         (0..199).for_each(|line| flat.push(0.2 * noise(line)));
-        assert_eq!(flat.verdict(&fine), Verdict::Learning, "too few lines to tell");
+        assert_eq!(flat.verdict(&fine), Verdict::Early, "too few lines to tell");
         (199..400).for_each(|line| flat.push(0.2 * noise(line)));
         assert_eq!(flat.verdict(&fine), Verdict::Plateau);
     }

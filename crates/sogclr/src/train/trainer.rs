@@ -53,6 +53,15 @@ pub struct StepReport {
     pub verdict: Verdict,
 }
 
+/// What a step takes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct StepTime {
+    /// All of it.
+    pub seconds: f64,
+    /// Share of that spent waiting for data.
+    pub waited: f64,
+}
+
 /// A model in training.
 pub struct Trainer {
     config: RunConfig,
@@ -239,24 +248,26 @@ impl Trainer {
         batch.map_err(|source| TrainError::DataLost { step, source })
     }
 
-    /// Seconds of a step, waiting for data included: the median of the steps after the first, of which no more are made than
+    /// What a step takes, waiting for data included: the median of the steps after the first, of which no more are made than
     /// `patience` allows. Writes nothing.
-    pub fn time_steps(&mut self, split: Arc<Split>, group: &Group, patience: Duration) -> Result<f64, TrainError> {
+    pub fn time_steps(&mut self, split: Arc<Split>, group: &Group, patience: Duration) -> Result<StepTime, TrainError> {
         let (loader, start) = (self.loader(split, group)?, Instant::now());
-        let mut seconds = Vec::new();
+        let (mut seconds, mut waited) = (Vec::new(), Duration::ZERO);
         while seconds.len() < 2 || start.elapsed() < patience {
             let began = Instant::now();
             if self.step == self.plan.total_steps() {
                 break;
             }
             let batch = self.next_batch(&loader)?;
+            waited += if seconds.is_empty() { Duration::ZERO } else { began.elapsed() };
             self.advance(&batch, group)?;
             seconds.push(began.elapsed().as_secs_f64());
         }
         // The first allocates and warms up, and counts only where there is no other.
         let rest = &mut seconds[1..];
         rest.sort_by(f64::total_cmp);
-        Ok(rest.get(rest.len() / 2).copied().unwrap_or(seconds[0]))
+        let waited = waited.as_secs_f64() / rest.iter().sum::<f64>().max(1e-9);
+        Ok(StepTime { seconds: rest.get(rest.len() / 2).copied().unwrap_or(seconds[0]), waited })
     }
 
     fn loader(&self, split: Arc<Split>, group: &Group) -> Result<Loader, TrainError> {
@@ -298,7 +309,7 @@ impl Trainer {
         let Some(metrics) = log.metrics.as_mut() else { return Ok(()) };
         log.history.push(self.window.falling() / self.window.steps as f64);
         log.signals = Signals::of(&out.sets, self.compute.isa());
-        log.verdict = log.signals.map_or(Verdict::Learning, |signals| log.history.verdict(&signals));
+        log.verdict = log.signals.map_or(Verdict::Early, |signals| log.history.verdict(&signals));
         metrics.append(&self.metric(log.signals, log.verdict))?;
         self.window = Window::default();
         Ok(())
@@ -370,7 +381,7 @@ impl Log {
     fn open(run: Option<&Run>, step: usize, steps_per_epoch: usize) -> Result<Self, TrainError> {
         let every = steps_per_epoch.div_ceil(100);
         let mut log =
-            Self { metrics: None, history: History::default(), signals: None, verdict: Verdict::Learning, every };
+            Self { metrics: None, history: History::default(), signals: None, verdict: Verdict::Early, every };
         let Some(path) = run.map(Run::metrics_path) else { return Ok(log) };
         log.metrics = Some(Metrics::open(&path, step)?);
         for line in Metrics::read(&path) {

@@ -1,7 +1,7 @@
 //! The embedded pairs: 1,860 emoji with their names, drawn by two vendors (see `assets/emoji/NOTICE`). One vendor's
 //! pictures are for training, the other's for testing.
 
-use super::{DataError, Dataset, Split};
+use super::{DataError, Dataset, Layout, Split};
 use crate::data::memory::MemoryImages;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -22,7 +22,16 @@ pub fn open_emoji() -> Result<Dataset, DataError> {
     let split = |sheet| Ok::<_, DataError>(pictures(sheet, captions.len())?.with_captions(captions.clone()));
     let (train, test) = (split(NOTO)?, Some(split(TWEMOJI)?));
     let title = "embedded emoji".to_owned();
-    Ok(Dataset { title, train, test, classes: Vec::new(), native_size: Some(SIDE), channels: 3, problems: Vec::new() })
+    Ok(Dataset {
+        title,
+        train,
+        test,
+        classes: Vec::new(),
+        native_size: Some(SIDE),
+        channels: 3,
+        problems: Vec::new(),
+        layout: Layout::default(),
+    })
 }
 
 /// The first `count` cells of a sheet.

@@ -13,7 +13,7 @@ pub use emoji::open_emoji;
 
 use super::archive::{ArchiveImages, Region, list_zip};
 use super::folder::FolderImages;
-use super::{DataError, Dataset, Split};
+use super::{DataError, Dataset, Layout, Split};
 use std::collections::{HashMap, HashSet};
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
@@ -130,7 +130,16 @@ fn finish(
         None if usable == 0 => Err(DataError::NoPairs(title)),
         _ => {
             let problems = [problems, notes].concat();
-            Ok(Dataset { title, train, test, classes: Vec::new(), native_size: None, channels: 3, problems })
+            Ok(Dataset {
+                title,
+                train,
+                test,
+                classes: Vec::new(),
+                native_size: None,
+                channels: 3,
+                problems,
+                layout: Layout::default(),
+            })
         }
     }
 }
