@@ -2,7 +2,7 @@
 //! norm. `sogclr bench kernels` measures the layers of a network.
 
 use sogclr_kernels::{
-    Buffer, Conv, Engine, Isa, NormInput, Ranks, conv2d, conv2d_input_grad, conv2d_weight_grad, norm_apply,
+    Buffer, Conv, Engine, Gate, Isa, NormInput, Ranks, conv2d, conv2d_input_grad, conv2d_weight_grad, norm_apply,
     norm_backward, norm_stats,
 };
 use std::time::{Duration, Instant};
@@ -69,7 +69,7 @@ fn main() {
         let sums = speed(1, median(|| drop(norm_stats(isa, &x, channels, Ranks::ALONE))));
         let apply = speed(2, median(|| norm_apply(isa, &x, None, &scale, &shift, true, &mut y)));
         let backward = median(|| {
-            drop(norm_backward(isa, NormInput::Keep(&x), Some(&y), &mut dy, &stats, &scale, 1e-5, Ranks::ALONE))
+            drop(norm_backward(isa, NormInput::Keep(&x), Gate::Output(&y), &mut dy, &stats, &scale, 1e-5, Ranks::ALONE))
         });
         println!("{name:34} stats {sums:.1}, apply {apply:.1}, backward {:.1} GB/s", speed(7, backward));
     }

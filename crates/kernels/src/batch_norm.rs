@@ -8,6 +8,7 @@ use crate::element::Element;
 use crate::isa::{Isa, dispatch};
 use crate::lanes::{self, Lanes};
 use rayon::prelude::*;
+use std::ops::Range;
 
 /// Pixels of one task.
 const CHUNK: usize = 512;
@@ -39,6 +40,36 @@ impl Ranks<'_> {
     fn mean(&self, values: &mut [f64]) {
         (self.sum)(values);
         values.iter_mut().for_each(|v| *v /= self.count as f64);
+    }
+}
+
+/// What batch norm and ReLU make of a value of their input: max(0, x·scale + shift), channel by channel.
+#[derive(Clone, Copy)]
+pub struct NormRelu<'a> {
+    /// γ/√(var+ε)
+    pub scale: &'a [f32],
+    /// β − μ·scale
+    pub shift: &'a [f32],
+}
+
+/// Where ReLU let a gradient through.
+#[derive(Clone, Copy)]
+pub enum Gate<'a, T = f32> {
+    /// Everywhere: there was no ReLU.
+    Open,
+    /// Where this output is positive.
+    Output(&'a [T]),
+    /// Where the output that was made of the input was positive; it was not kept.
+    Input(NormRelu<'a>),
+}
+
+impl<T> Gate<'_, T> {
+    fn of(&self, values: Range<usize>) -> Self {
+        match *self {
+            Self::Open => Self::Open,
+            Self::Output(y) => Self::Output(&y[values]),
+            Self::Input(norm) => Self::Input(norm),
+        }
     }
 }
 
@@ -94,13 +125,13 @@ pub fn norm_apply<T: Element>(
     });
 }
 
-/// Gradients of `norm_apply` after `norm_stats`. `y` is the output, whose sign is ReLU's mask. [`NormInput`] says
-/// where dx goes; the residual's gradient is dy where the mask is open. The parameters' gradients are of this process's part.
+/// Gradients of `norm_apply` after `norm_stats`. [`NormInput`] says
+/// where dx goes; the residual's gradient is dy where the gate is open. The parameters' gradients are of this process's part.
 #[expect(clippy::too_many_arguments, reason = "the inputs of one formula")]
 pub fn norm_backward<T: Element>(
     isa: Isa,
     mut x: NormInput<T>,
-    y: Option<&[T]>,
+    gate: Gate<T>,
     dy: &mut [T],
     stats: &NormStats,
     weight: &[f32],
@@ -109,9 +140,14 @@ pub fn norm_backward<T: Element>(
 ) -> NormGrad {
     let channels = weight.len();
     let pixels = (ranks.count * count(x.values(), channels)) as f64;
-    assert!(dy.len() == x.values().len() && y.is_none_or(|y| y.len() == dy.len()));
+    assert_eq!(dy.len(), x.values().len());
+    match gate {
+        Gate::Open => {}
+        Gate::Output(y) => assert_eq!(y.len(), dy.len()),
+        Gate::Input(norm) => assert_eq!((norm.scale.len(), norm.shift.len()), (channels, channels)),
+    }
     let width = CHUNK * channels;
-    let gate = |index: usize, len: usize| y.map(|y| &y[index * width..][..len]);
+    let gate = |index: usize, len: usize| gate.of(index * width..index * width + len);
     let chunks = x.values().par_chunks(width).zip(dy.par_chunks(width)).enumerate();
     let (sum, product) = reduce(chunks, channels, |(index, (x, dy)), sums| {
         // SAFETY: the chunks have one length, `sums` two rows of whole lanes.
@@ -257,7 +293,7 @@ unsafe fn stats_chunk_with<V: Lanes, T: Element>(x: &[T], origin: &[T], channels
 }
 
 dispatch! {
-    unsafe fn apply_chunk<T> = apply_chunk_with(
+    pub(crate) unsafe fn apply_chunk<T> = apply_chunk_with(
         x: &[T], residual: Option<&[T]>, scale: &[f32], shift: &[f32], relu: bool, y: &mut [T],
     )
 }
@@ -297,21 +333,40 @@ unsafe fn apply_chunk_with<V: Lanes, T: Element>(
     }
 }
 
+/// Scale and shift of the channels from `first`, for a gate that is computed.
+#[inline(always)]
+unsafe fn gate_line<V: Lanes, T>(gate: Gate<T>, first: usize, lanes: usize) -> (V, V) {
+    // SAFETY: the caller has `lanes` channels from `first`.
+    unsafe {
+        match gate {
+            Gate::Input(norm) => (load(norm.scale, first, lanes), load(norm.shift, first, lanes)),
+            Gate::Open | Gate::Output(_) => (V::zero(), V::zero()),
+        }
+    }
+}
+
+/// dy where the gate is open, else 0.
+#[inline(always)]
+unsafe fn gated<V: Lanes, T: Element>(dy: V, gate: Gate<T>, x: V, line: (V, V), at: usize, lanes: usize) -> V {
+    // SAFETY: the caller has `lanes` outputs from `at`.
+    unsafe {
+        match gate {
+            Gate::Open => dy,
+            Gate::Output(y) => dy.where_positive(load(y, at, lanes)),
+            Gate::Input(_) => dy.where_positive(x.fma(line.0, line.1)),
+        }
+    }
+}
+
 dispatch! {
     unsafe fn backward_sums<T> = backward_sums_with(
-        x: &[T], dy: &[T], gate: Option<&[T]>, mean: &[f32], sums: &mut [f64],
+        x: &[T], dy: &[T], gate: Gate<T>, mean: &[f32], sums: &mut [f64],
     )
 }
 
 /// Σg and Σg(x−μ), g = dy where the gate is open.
 #[inline(always)]
-unsafe fn backward_sums_with<V: Lanes, T: Element>(
-    x: &[T],
-    dy: &[T],
-    gate: Option<&[T]>,
-    mean: &[f32],
-    sums: &mut [f64],
-) {
+unsafe fn backward_sums_with<V: Lanes, T: Element>(x: &[T], dy: &[T], gate: Gate<T>, mean: &[f32], sums: &mut [f64]) {
     let (channels, half) = (mean.len(), sums.len() / 2);
     let pixels = x.len() / channels;
     for short in (0..pixels).step_by(SHORT) {
@@ -320,15 +375,14 @@ unsafe fn backward_sums_with<V: Lanes, T: Element>(
             // SAFETY: `lanes` channels from `first` are inside every pixel of x, dy and gate.
             unsafe {
                 let mu = load::<V>(mean, first, lanes);
+                let line = gate_line(gate, first, lanes);
                 let (mut sum, mut product) = (V::zero(), V::zero());
                 for pixel in short..(short + SHORT).min(pixels) {
                     let at = pixel * channels + first;
-                    let mut g = load::<V>(dy, at, lanes);
-                    if let Some(gate) = gate {
-                        g = g.where_positive(load::<V>(gate, at, lanes));
-                    }
+                    let x = load::<V>(x, at, lanes);
+                    let g = gated(load::<V>(dy, at, lanes), gate, x, line, at, lanes);
                     sum = sum.add(g);
-                    product = g.fma(load::<V>(x, at, lanes).sub(mu), product);
+                    product = g.fma(x.sub(mu), product);
                 }
                 fold(sum, &mut sums[first..first + LANES]);
                 fold(product, &mut sums[half + first..half + first + LANES]);
@@ -339,18 +393,13 @@ unsafe fn backward_sums_with<V: Lanes, T: Element>(
 
 dispatch! {
     unsafe fn backward_apply<T> = backward_apply_with(
-        x: NormInput<T>, gate: Option<&[T]>, dy: &mut [T], k: [&[f32]; 4],
+        x: NormInput<T>, gate: Gate<T>, dy: &mut [T], k: [&[f32]; 4],
     )
 }
 
 /// dx = k1·g + k2·(x−μ) + k3 with k = [k1, k2, k3, μ].
 #[inline(always)]
-unsafe fn backward_apply_with<V: Lanes, T: Element>(
-    mut x: NormInput<T>,
-    gate: Option<&[T]>,
-    dy: &mut [T],
-    k: [&[f32]; 4],
-) {
+unsafe fn backward_apply_with<V: Lanes, T: Element>(mut x: NormInput<T>, gate: Gate<T>, dy: &mut [T], k: [&[f32]; 4]) {
     let channels = k[0].len();
     let pixels = dy.len() / channels;
     for short in (0..pixels).step_by(SHORT) {
@@ -361,13 +410,12 @@ unsafe fn backward_apply_with<V: Lanes, T: Element>(
                 let [k1, k2, k3, mu] = k;
                 let (k1, k2) = (load::<V>(k1, first, lanes), load::<V>(k2, first, lanes));
                 let (k3, mu) = (load::<V>(k3, first, lanes), load::<V>(mu, first, lanes));
+                let line = gate_line(gate, first, lanes);
                 for pixel in short..(short + SHORT).min(pixels) {
                     let at = pixel * channels + first;
-                    let mut g = load::<V>(dy, at, lanes);
-                    if let Some(gate) = gate {
-                        g = g.where_positive(load::<V>(gate, at, lanes));
-                    }
-                    let dx = load::<V>(x.values(), at, lanes).sub(mu).fma(k2, g.fma(k1, k3));
+                    let value = load::<V>(x.values(), at, lanes);
+                    let g = gated(load::<V>(dy, at, lanes), gate, value, line, at, lanes);
+                    let dx = value.sub(mu).fma(k2, g.fma(k1, k3));
                     match &mut x {
                         NormInput::Keep(_) => store(dx, dy, at, lanes),
                         NormInput::BecomesGradient(x) => {

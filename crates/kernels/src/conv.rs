@@ -9,6 +9,8 @@
 //! products of bf16 (`pairs`); Winograd's algorithm computes in f32 between reading and writing, since its transformed
 //! values would lose too much in bf16, and is still faster: it needs a quarter of the products, bf16 doubles their speed.
 
+use crate::batch_norm::NormRelu;
+use crate::normed::Read;
 use crate::{Element, Isa, direct, pairs, pointwise, winograd};
 
 /// Channels in one block of lanes.
@@ -80,14 +82,14 @@ impl Conv {
         2 * self.y_len() * self.ci * self.k * self.k
     }
 
-    fn check(&self, x: usize, w: usize, y: usize) {
+    pub(crate) fn check(&self, x: usize, w: usize, y: usize) {
         assert!(self.n > 0, "a convolution needs at least one image");
         assert!(self.stride > 0 && self.k > 0 && self.h + 2 * self.pad >= self.k && self.w + 2 * self.pad >= self.k);
         assert_eq!((x, w, y), (self.x_len(), self.w_len(), self.y_len()), "buffer lengths of {self:?}");
     }
 
     /// Whether Winograd's algorithm is wanted and saves work.
-    fn is_winograd(&self, engine: Engine) -> bool {
+    pub(crate) fn is_winograd(&self, engine: Engine) -> bool {
         engine.winograd && winograd::suits(self)
     }
 }
@@ -102,6 +104,12 @@ pub trait DirectSums: Sized {
 
     /// dw
     fn weight_grad(isa: Isa, conv: Conv, x: &[Self], dy: &[Self], dw: &mut [f32]);
+
+    /// y = norm(x) ∗ w of a 1×1 convolution of stride 1 whose input channels are whole lanes
+    fn forward_of_norm(isa: Isa, conv: Conv, x: &[Self], norm: NormRelu, weight: &[f32], y: &mut [Self]);
+
+    /// dw of such a one
+    fn weight_grad_of_norm(isa: Isa, conv: Conv, x: &[Self], norm: NormRelu, dy: &[Self], dw: &mut [f32]);
 }
 
 fn is_pointwise(conv: &Conv) -> bool {
@@ -110,8 +118,10 @@ fn is_pointwise(conv: &Conv) -> bool {
 
 impl DirectSums for f32 {
     fn forward(isa: Isa, conv: Conv, x: &[f32], weight: &[f32], y: &mut [f32]) {
-        let way = if is_pointwise(&conv) { pointwise::forward } else { direct::forward };
-        way(isa, conv, x, weight, y);
+        if is_pointwise(&conv) {
+            return pointwise::forward(isa, conv, x, weight, y);
+        }
+        direct::forward(isa, conv, Read::as_is(x), weight, y);
     }
 
     fn input_grad(isa: Isa, conv: Conv, dy: &[f32], weight: &[f32], dx: &mut [f32]) {
@@ -120,14 +130,24 @@ impl DirectSums for f32 {
     }
 
     fn weight_grad(isa: Isa, conv: Conv, x: &[f32], dy: &[f32], dw: &mut [f32]) {
-        let way = if is_pointwise(&conv) { pointwise::weight_grad } else { direct::weight_grad };
-        way(isa, conv, x, dy, dw);
+        if is_pointwise(&conv) {
+            return pointwise::weight_grad(isa, conv, x, dy, dw);
+        }
+        direct::weight_grad(isa, conv, Read::as_is(x), dy, dw);
+    }
+
+    fn forward_of_norm(isa: Isa, conv: Conv, x: &[f32], norm: NormRelu, weight: &[f32], y: &mut [f32]) {
+        direct::forward(isa, pointwise::pixels(conv), Read { values: x, norm: Some(norm) }, weight, y);
+    }
+
+    fn weight_grad_of_norm(isa: Isa, conv: Conv, x: &[f32], norm: NormRelu, dy: &[f32], dw: &mut [f32]) {
+        direct::weight_grad(isa, pointwise::pixels(conv), Read { values: x, norm: Some(norm) }, dy, dw);
     }
 }
 
 impl DirectSums for half::bf16 {
     fn forward(isa: Isa, conv: Conv, x: &[Self], weight: &[f32], y: &mut [Self]) {
-        pairs::forward(isa, conv, x, weight, y);
+        pairs::forward(isa, conv, Read::as_is(x), weight, y);
     }
 
     fn input_grad(isa: Isa, conv: Conv, dy: &[Self], weight: &[f32], dx: &mut [Self]) {
@@ -135,15 +155,25 @@ impl DirectSums for half::bf16 {
     }
 
     fn weight_grad(isa: Isa, conv: Conv, x: &[Self], dy: &[Self], dw: &mut [f32]) {
-        pairs::weight_grad(isa, conv, x, dy, dw);
+        pairs::weight_grad(isa, conv, Read::as_is(x), dy, dw);
+    }
+
+    fn forward_of_norm(isa: Isa, conv: Conv, x: &[Self], norm: NormRelu, weight: &[f32], y: &mut [Self]) {
+        pairs::forward(isa, conv, Read { values: x, norm: Some(norm) }, weight, y);
+    }
+
+    fn weight_grad_of_norm(isa: Isa, conv: Conv, x: &[Self], norm: NormRelu, dy: &[Self], dw: &mut [f32]) {
+        pairs::weight_grad(isa, conv, Read { values: x, norm: Some(norm) }, dy, dw);
     }
 }
 
 /// y = x ∗ w. `y` is overwritten.
 pub fn conv2d<T: Element>(engine: Engine, conv: Conv, x: &[T], weight: &[f32], y: &mut [T]) {
     conv.check(x.len(), weight.len(), y.len());
-    let way = if conv.is_winograd(engine) { winograd::forward } else { T::forward };
-    way(engine.isa, conv, x, weight, y);
+    if conv.is_winograd(engine) {
+        return winograd::forward(engine.isa, conv, Read::as_is(x), weight, y);
+    }
+    T::forward(engine.isa, conv, x, weight, y);
 }
 
 /// dx = the gradient of the input. `dx` is overwritten.
@@ -156,6 +186,8 @@ pub fn conv2d_input_grad<T: Element>(engine: Engine, conv: Conv, dy: &[T], weigh
 /// dw = the gradient of the weights, `[co, ci, k, k]`. `dw` is overwritten.
 pub fn conv2d_weight_grad<T: Element>(engine: Engine, conv: Conv, x: &[T], dy: &[T], dw: &mut [f32]) {
     conv.check(x.len(), dw.len(), dy.len());
-    let way = if conv.is_winograd(engine) { winograd::weight_grad } else { T::weight_grad };
-    way(engine.isa, conv, x, dy, dw);
+    if conv.is_winograd(engine) {
+        return winograd::weight_grad(engine.isa, conv, Read::as_is(x), dy, dw);
+    }
+    T::weight_grad(engine.isa, conv, x, dy, dw);
 }

@@ -3,10 +3,12 @@
 
 // Long: one way of cutting a convolution: forward and both gradients share it.
 
+use crate::batch_norm::apply_chunk;
 use crate::buffer::Buffer;
 use crate::conv::{Conv, LANES};
 use crate::isa::{Isa, dispatch};
 use crate::lanes::{Lanes, load, store};
+use crate::normed::{Read, norm_relu};
 use crate::shared::Shared;
 use crate::tile::{self, Line};
 use rayon::prelude::*;
@@ -22,7 +24,7 @@ const LINE_PIXELS: usize = 64;
 const TASKS: usize = 8;
 
 /// y = x ∗ w
-pub(crate) fn forward(isa: Isa, conv: Conv, x: &[f32], weight: &[f32], y: &mut [f32]) {
+pub(crate) fn forward(isa: Isa, conv: Conv, x: Read<f32>, weight: &[f32], y: &mut [f32]) {
     let (ho, wo) = conv.out();
     let frame = Frame { h: conv.h, w: conv.w, c: conv.ci, before: conv.pad, after: conv.pad };
     let square = conv.k * conv.k;
@@ -78,11 +80,11 @@ pub(crate) fn input_grad(isa: Isa, conv: Conv, dy: &[f32], weight: &[f32], dx: &
             .collect();
         classes.push(Class::new(packed, runs, conv.co, pixels));
     }
-    run_classes(isa, conv.n, &frame, dy, &classes, conv.ci, dx);
+    run_classes(isa, conv.n, &frame, Read::as_is(dy), &classes, conv.ci, dx);
 }
 
 /// dw `[co, ci, k, k]`: a fixed number of shards of the batch, added in order.
-pub(crate) fn weight_grad(isa: Isa, conv: Conv, x: &[f32], dy: &[f32], dw: &mut [f32]) {
+pub(crate) fn weight_grad(isa: Isa, conv: Conv, x: Read<f32>, dy: &[f32], dw: &mut [f32]) {
     let (ho, wo) = conv.out();
     let frame = Frame { h: conv.h, w: conv.w, c: conv.ci, before: conv.pad, after: conv.pad };
     let blocks = conv.co.div_ceil(LANES);
@@ -113,7 +115,7 @@ pub(crate) fn weight_grad(isa: Isa, conv: Conv, x: &[f32], dy: &[f32], dw: &mut 
                 let dy = &dy[first * ho * wo * conv.co..][..count * ho * wo * conv.co];
                 // SAFETY: `padded` holds `count` frames, `grads` count·ho·wo pixels of each block, `acc` all rows.
                 unsafe {
-                    pack_pixels(isa, dy, conv.co, blocks.clone(), &mut grads, d_stride);
+                    pack_pixels(isa, Read::as_is(dy), conv.co, blocks.clone(), &mut grads, d_stride);
                     weight_group(isa, &conv, &frame, count, &padded, &grads, blocks.len(), &mut acc, !is_first);
                 }
             }
@@ -207,16 +209,17 @@ impl Frame {
     }
 
     /// Sixteen channels side by side: `[c/16][image][row][column][16]` if the channels divide, else as [`Frame::fill`].
-    fn blocked(&self, isa: Isa, x: &[f32], first: usize, count: usize, out: &mut [f32]) {
+    fn blocked(&self, isa: Isa, x: Read<f32>, first: usize, count: usize, out: &mut [f32]) {
         if !self.c.is_multiple_of(LANES) {
-            return self.fill(x, first, count, out);
+            return self.fill(x.as_they_lie(), first, count, out);
         }
         if self.is_bare() {
             let (image, blocks) = (self.len(), self.c / LANES);
-            let (x, stride) = (&x[first * image..][..count * image], out.len() / blocks);
+            let (values, stride) = (&x.values[first * image..][..count * image], out.len() / blocks);
             // SAFETY: `out` holds `count` images of every block.
-            return unsafe { pack_pixels(isa, x, self.c, 0..blocks, out, stride) };
+            return unsafe { pack_pixels(isa, Read { values, ..x }, self.c, 0..blocks, out, stride) };
         }
+        let x = x.as_they_lie();
         let (image, width) = (self.h * self.w * self.c, self.w + self.before + self.after);
         let block_len = out.len() / (self.c / LANES);
         for (block, out) in out.chunks_exact_mut(block_len).enumerate() {
@@ -293,7 +296,7 @@ fn pack(weight: &[f32], lanes: Axis, inner: Axis, taps: &[usize]) -> Buffer {
     out
 }
 
-fn run_classes(isa: Isa, n: usize, frame: &Frame, x: &[f32], classes: &[Class], co: usize, y: &mut [f32]) {
+fn run_classes(isa: Isa, n: usize, frame: &Frame, x: Read<f32>, classes: &[Class], co: usize, y: &mut [f32]) {
     let image = y.len() / n;
     let most = classes.iter().map(|class| class.pixels.len()).max().unwrap_or(1).max(1);
     let blocks = co.div_ceil(LANES);
@@ -316,15 +319,24 @@ fn run_classes(isa: Isa, n: usize, frame: &Frame, x: &[f32], classes: &[Class], 
         .collect();
     let y = Shared::new(y);
     (0..n.div_ceil(group) * columns).into_par_iter().for_each_init(
-        || Buffer::new(if frame.is_bare() { 0 } else { group * frame.len() }),
+        || Buffer::new(if frame.is_bare() && x.norm.is_none() { 0 } else { group * frame.len() }),
         |padded, task| {
             let (first, column) = (task / columns * group, task % columns);
             let count = group.min(n - first);
-            let x = if frame.is_bare() {
-                &x[first * frame.len()..][..count * frame.len()]
-            } else {
-                frame.fill(x, first, count, padded);
-                &**padded
+            let x = match x.norm {
+                None if frame.is_bare() => &x.values[first * frame.len()..][..count * frame.len()],
+                None => {
+                    frame.fill(x.values, first, count, padded);
+                    &**padded
+                }
+                Some(norm) => {
+                    assert!(frame.is_bare(), "a border is zero after the norm, not before it");
+                    let (x, out) = (&x.values[first * frame.len()..][..count * frame.len()], &mut padded[..]);
+                    let out = &mut out[..x.len()];
+                    // SAFETY: x and the copy have one length, whole pixels of as many channels as the norm.
+                    unsafe { apply_chunk(isa, x, None, norm.scale, norm.shift, true, out) };
+                    &*out
+                }
             };
             let blocks = column * per_column..((column + 1) * per_column).min(blocks);
             for (class, places) in classes.iter().zip(&places) {
@@ -431,14 +443,33 @@ unsafe fn run_class_with<V: Lanes>(
 dispatch! {
     /// Pixels x `[pixel][channels]` as `[block][pixel][16]` for the wanted blocks of channels; missing lanes stay zero.
     unsafe fn pack_pixels = pack_pixels_with(
-        x: &[f32], channels: usize, blocks: Range<usize>, out: &mut [f32], stride: usize,
+        x: Read<f32>, channels: usize, blocks: Range<usize>, out: &mut [f32], stride: usize,
     )
 }
 
 #[inline(always)]
-unsafe fn pack_pixels_with<V: Lanes>(x: &[f32], channels: usize, blocks: Range<usize>, out: &mut [f32], stride: usize) {
+unsafe fn pack_pixels_with<V: Lanes>(
+    x: Read<f32>,
+    channels: usize,
+    blocks: Range<usize>,
+    out: &mut [f32],
+    stride: usize,
+) {
     let whole = blocks.start..blocks.end.min(channels / LANES);
-    for (pixel, x) in x.chunks_exact(channels).enumerate() {
+    if let Some(norm) = x.norm {
+        for block in whole {
+            // SAFETY: the block is inside the pixel, and the caller's buffer holds all pixels of all blocks.
+            unsafe {
+                let line = norm.line::<V>(block * LANES);
+                for pixel in 0..x.values.len() / channels {
+                    let value = norm_relu::<V, f32>(load(x.values, pixel * channels + block * LANES), line);
+                    store(value, out, (block - blocks.start) * stride + pixel * LANES);
+                }
+            }
+        }
+        return;
+    }
+    for (pixel, x) in x.values.chunks_exact(channels).enumerate() {
         for block in whole.clone() {
             // SAFETY: the block is inside the pixel, and the caller's buffer holds all pixels of all blocks.
             unsafe {

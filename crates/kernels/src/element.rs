@@ -24,6 +24,12 @@ pub trait Stored: Sized {
     /// # Safety
     /// As [`Lanes::store`].
     unsafe fn store<V: Lanes>(value: V, to: *mut Self);
+
+    /// What storing and loading makes of values.
+    ///
+    /// # Safety
+    /// As [`Lanes::zero`].
+    unsafe fn rounded<V: Lanes>(value: V) -> V;
 }
 
 impl Element for f32 {
@@ -49,6 +55,11 @@ impl Stored for f32 {
     unsafe fn store<V: Lanes>(value: V, to: *mut Self) {
         unsafe { value.store(to) }
     }
+
+    #[inline(always)]
+    unsafe fn rounded<V: Lanes>(value: V) -> V {
+        value
+    }
 }
 
 impl Element for bf16 {
@@ -72,5 +83,10 @@ impl Stored for bf16 {
     #[inline(always)]
     unsafe fn store<V: Lanes>(value: V, to: *mut Self) {
         unsafe { value.store_bf16(to) }
+    }
+
+    #[inline(always)]
+    unsafe fn rounded<V: Lanes>(value: V) -> V {
+        unsafe { value.round_bf16() }
     }
 }

@@ -35,6 +35,8 @@ pub trait Lanes: Copy {
     unsafe fn load_bf16(from: *const bf16) -> Self;
     /// The nearest bf16 values, ties to even, as [`bf16::from_f32`]: to the bit on every set, denormals and NaN included.
     unsafe fn store_bf16(self, to: *mut bf16);
+    /// The same values in lanes: what is read back once they are stored.
+    unsafe fn round_bf16(self) -> Self;
 }
 
 /// Plain Rust; the fallback and the reference.
@@ -103,6 +105,10 @@ impl Lanes for Portable {
     unsafe fn store_bf16(self, to: *mut bf16) {
         // SAFETY: valid for sixteen values by the trait's contract.
         unsafe { to.cast::<[bf16; 16]>().write_unaligned(self.0.map(bf16::from_f32)) }
+    }
+    #[inline(always)]
+    unsafe fn round_bf16(self) -> Self {
+        Self(self.0.map(|value| bf16::from_f32(value).to_f32()))
     }
 }
 
@@ -243,6 +249,29 @@ mod x86 {
                 _mm256_storeu_si256(to.cast(), _mm256_permute4x64_epi64::<0b11_01_10_00>(both));
             }
         }
+        #[inline(always)]
+        unsafe fn round_bf16(self) -> Self {
+            unsafe {
+                Self(
+                    _mm256_castsi256_ps(_mm256_slli_epi32::<16>(rounded(self.0))),
+                    _mm256_castsi256_ps(_mm256_slli_epi32::<16>(rounded(self.1))),
+                )
+            }
+        }
+    }
+
+    /// As `rounded`; the CPU's own conversion would drop denormals.
+    #[inline(always)]
+    unsafe fn rounded_wide(x: __m512) -> __m512i {
+        // SAFETY: the caller guarantees AVX-512F.
+        unsafe {
+            let bits = _mm512_castps_si512(x);
+            let high = _mm512_srli_epi32::<16>(bits);
+            let half = _mm512_add_epi32(_mm512_set1_epi32(0x7fff), _mm512_and_si512(high, _mm512_set1_epi32(1)));
+            let near = _mm512_srli_epi32::<16>(_mm512_add_epi32(bits, half));
+            let is_nan = _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(x, x);
+            _mm512_mask_or_epi32(near, is_nan, high, _mm512_set1_epi32(0x40))
+        }
     }
 
     /// One register of sixteen.
@@ -317,15 +346,12 @@ mod x86 {
         #[inline(always)]
         unsafe fn store_bf16(self, to: *mut bf16) {
             unsafe {
-                // As `rounded` above; the CPU's own conversion would drop denormals.
-                let bits = _mm512_castps_si512(self.0);
-                let high = _mm512_srli_epi32::<16>(bits);
-                let half = _mm512_add_epi32(_mm512_set1_epi32(0x7fff), _mm512_and_si512(high, _mm512_set1_epi32(1)));
-                let near = _mm512_srli_epi32::<16>(_mm512_add_epi32(bits, half));
-                let is_nan = _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(self.0, self.0);
-                let all = _mm512_mask_or_epi32(near, is_nan, high, _mm512_set1_epi32(0x40));
-                _mm256_storeu_si256(to.cast(), _mm512_cvtepi32_epi16(all));
+                _mm256_storeu_si256(to.cast(), _mm512_cvtepi32_epi16(rounded_wide(self.0)));
             }
+        }
+        #[inline(always)]
+        unsafe fn round_bf16(self) -> Self {
+            unsafe { Self(_mm512_castsi512_ps(_mm512_slli_epi32::<16>(rounded_wide(self.0)))) }
         }
     }
 }

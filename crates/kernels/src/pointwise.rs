@@ -2,15 +2,16 @@
 
 use crate::buffer::Buffer;
 use crate::conv::Conv;
+use crate::normed::Read;
 use crate::{Isa, direct};
 use rayon::prelude::*;
 
 /// y = x ∗ w
 pub(crate) fn forward(isa: Isa, conv: Conv, x: &[f32], weight: &[f32], y: &mut [f32]) {
     if conv.stride == 1 {
-        return direct::forward(isa, pixels(conv), x, weight, y);
+        return direct::forward(isa, pixels(conv), Read::as_is(x), weight, y);
     }
-    direct::forward(isa, pixels(conv), &picked(conv, x), weight, y);
+    direct::forward(isa, pixels(conv), Read::as_is(&picked(conv, x)), weight, y);
 }
 
 /// dx: zero where the stride skips a pixel
@@ -33,13 +34,13 @@ pub(crate) fn input_grad(isa: Isa, conv: Conv, dy: &[f32], weight: &[f32], dx: &
 /// dw `[co, ci, 1, 1]`
 pub(crate) fn weight_grad(isa: Isa, conv: Conv, x: &[f32], dy: &[f32], dw: &mut [f32]) {
     if conv.stride == 1 {
-        return direct::weight_grad(isa, pixels(conv), x, dy, dw);
+        return direct::weight_grad(isa, pixels(conv), Read::as_is(x), dy, dw);
     }
-    direct::weight_grad(isa, pixels(conv), &picked(conv, x), dy, dw);
+    direct::weight_grad(isa, pixels(conv), Read::as_is(&picked(conv, x)), dy, dw);
 }
 
 /// The convolution with each output pixel as an image of its own.
-fn pixels(conv: Conv) -> Conv {
+pub(crate) fn pixels(conv: Conv) -> Conv {
     let (ho, wo) = conv.out();
     Conv { n: conv.n * ho * wo, h: 1, w: 1, stride: 1, ..conv }
 }

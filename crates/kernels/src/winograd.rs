@@ -14,6 +14,7 @@ use crate::conv::{Conv, LANES};
 use crate::element::Element;
 use crate::isa::{Isa, dispatch};
 use crate::lanes::{Lanes, load, store};
+use crate::normed::{Read, norm_relu};
 use crate::shared::Shared;
 use crate::tile::{self, Line};
 use rayon::prelude::*;
@@ -49,13 +50,19 @@ pub(crate) fn suits(conv: &Conv) -> bool {
 }
 
 /// y = x ∗ w
-pub(crate) fn forward<T: Element>(isa: Isa, conv: Conv, x: &[T], weight: &[f32], y: &mut [T]) {
+pub(crate) fn forward<T: Element>(isa: Isa, conv: Conv, x: Read<T>, weight: &[f32], y: &mut [T]) {
     convolve(isa, Grid::new(&conv), x, Weights { values: weight, ci: conv.ci, co: conv.co, is_flipped: false }, y);
 }
 
 /// dx = dy ∗ w, flipped and with inputs and outputs exchanged
 pub(crate) fn input_grad<T: Element>(isa: Isa, conv: Conv, dy: &[T], weight: &[f32], dx: &mut [T]) {
-    convolve(isa, Grid::new(&conv), dy, Weights { values: weight, ci: conv.co, co: conv.ci, is_flipped: true }, dx);
+    convolve(
+        isa,
+        Grid::new(&conv),
+        Read::as_is(dy),
+        Weights { values: weight, ci: conv.co, co: conv.ci, is_flipped: true },
+        dx,
+    );
 }
 
 /// The tiles of a batch of images.
@@ -91,7 +98,7 @@ struct Weights<'a> {
     is_flipped: bool,
 }
 
-fn convolve<T: Element>(isa: Isa, grid: Grid, x: &[T], weights: Weights, y: &mut [T]) {
+fn convolve<T: Element>(isa: Isa, grid: Grid, x: Read<T>, weights: Weights, y: &mut [T]) {
     let Weights { ci, co, .. } = weights;
     let y = Shared::new(y);
     if ci * co <= LARGE_WEIGHTS {
@@ -156,7 +163,7 @@ fn convolve<T: Element>(isa: Isa, grid: Grid, x: &[T], weights: Weights, y: &mut
 }
 
 /// dw `[co, ci, 3, 3]`
-pub(crate) fn weight_grad<T: Element>(isa: Isa, conv: Conv, x: &[T], dy: &[T], dw: &mut [f32]) {
+pub(crate) fn weight_grad<T: Element>(isa: Isa, conv: Conv, x: Read<T>, dy: &[T], dw: &mut [f32]) {
     let grid = Grid::new(&conv);
     let (ci, co) = (conv.ci, conv.co);
     if ci * co > LARGE_WEIGHTS {
@@ -193,7 +200,7 @@ pub(crate) fn weight_grad<T: Element>(isa: Isa, conv: Conv, x: &[T], dy: &[T], d
 
 /// Gradients too large for copies: the transformed data of a chunk of tiles is kept, and each block of input channels
 /// sums over all of it.
-fn large_weight_grad<T: Element>(isa: Isa, grid: &Grid, ci: usize, co: usize, x: &[T], dy: &[T], dw: &mut [f32]) {
+fn large_weight_grad<T: Element>(isa: Isa, grid: &Grid, ci: usize, co: usize, x: Read<T>, dy: &[T], dw: &mut [f32]) {
     let dw = Shared::new(dw);
     for tiles in ranges(0..grid.tiles, LARGE_TILES) {
         let stride = tiles.len().next_multiple_of(ROW_STEP);
@@ -399,14 +406,14 @@ unsafe fn transform_weights_with<V: Lanes>(
 dispatch! {
     /// Bᵀ x B of `tiles`, as rows from `first` of `v[ξ][channel/16][row][16]`.
     unsafe fn transform_input<T> = transform_input_with(
-        grid: &Grid, x: &[T], channels: usize, tiles: Range<usize>, first: usize, v: &Shared, stride: usize,
+        grid: &Grid, x: Read<T>, channels: usize, tiles: Range<usize>, first: usize, v: &Shared, stride: usize,
     )
 }
 
 #[inline(always)]
 unsafe fn transform_input_with<V: Lanes, T: Element>(
     grid: &Grid,
-    x: &[T],
+    x: Read<T>,
     channels: usize,
     tiles: Range<usize>,
     first: usize,
@@ -424,16 +431,27 @@ unsafe fn transform_input_with<V: Lanes, T: Element>(
             let at = |i: usize, j: usize| {
                 ((image * grid.h + row + i - 1) * grid.w + column + j - 1) * channels + block * LANES
             };
+            macro_rules! transform {
+                ($read:expr) => {
+                    if is_inside {
+                        both_sides!(input_side, 6 => 6, |i: usize, j: usize| $read(at(i, j)), put);
+                    } else {
+                        let get = |i: usize, j: usize| {
+                            let is_pixel = (1..=grid.h).contains(&(row + i)) && (1..=grid.w).contains(&(column + j));
+                            if is_pixel { $read(at(i, j)) } else { V::zero() }
+                        };
+                        both_sides!(input_side, 6 => 6, get, put);
+                    }
+                };
+            }
             // SAFETY: pixels outside the image are zeros and are not read; the caller's buffer holds the rows.
             unsafe {
-                if is_inside {
-                    both_sides!(input_side, 6 => 6, |i: usize, j: usize| load(x, at(i, j)), put);
-                } else {
-                    let get = |i: usize, j: usize| {
-                        let is_pixel = (1..=grid.h).contains(&(row + i)) && (1..=grid.w).contains(&(column + j));
-                        if is_pixel { load(x, at(i, j)) } else { V::zero() }
-                    };
-                    both_sides!(input_side, 6 => 6, get, put);
+                match x.norm {
+                    None => transform!(|at: usize| load(x.values, at)),
+                    Some(norm) => {
+                        let line = norm.line(block * LANES);
+                        transform!(|at: usize| norm_relu::<V, T>(load(x.values, at), line));
+                    }
                 }
             }
         }

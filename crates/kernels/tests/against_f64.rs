@@ -4,9 +4,9 @@ mod loops;
 
 use loops::{assert_close, norm_reference, random, reference, rms, shapes};
 use sogclr_kernels::{
-    Conv, Engine, Isa, MaxPool, NormGrad, NormInput, NormStats, Ranks, conv2d, conv2d_input_grad, conv2d_weight_grad,
-    max_pool, max_pool_grad, mean_pool, mean_pool_grad, norm_apply, norm_backward, norm_stats, softmax_pair,
-    softmax_sum,
+    Conv, Engine, Gate, Isa, MaxPool, NormGrad, NormInput, NormStats, Ranks, conv2d, conv2d_input_grad,
+    conv2d_weight_grad, max_pool, max_pool_grad, mean_pool, mean_pool_grad, norm_apply, norm_backward, norm_stats,
+    softmax_pair, softmax_sum,
 };
 use std::sync::Barrier;
 
@@ -110,7 +110,7 @@ fn batch_norm_gradients_are_finite_differences() {
     };
     let (_, stats) = forward(&x, &weight, &bias);
     let mut dx = probe.clone();
-    let grad = norm_backward(isa, NormInput::Keep(&x), None, &mut dx, &stats, &weight, 1e-5, Ranks::ALONE);
+    let grad = norm_backward(isa, NormInput::Keep(&x), Gate::Open, &mut dx, &stats, &weight, 1e-5, Ranks::ALONE);
     let near = |label: &str, ours: f64, quotient: f64| {
         assert!((ours - quotient).abs() < 2e-3 * quotient.abs().max(1.0), "{label}: {ours} vs {quotient}");
     };
@@ -210,8 +210,16 @@ fn the_number_of_threads_does_not_change_a_byte() {
                 let stats = norm_stats(engine.isa, &y, c.co, Ranks::ALONE);
                 let weight = random(c.co, 4);
                 let (mut dn, mut spread) = (dy.clone(), vec![0.0; dx.len()]);
-                let grad =
-                    norm_backward(engine.isa, NormInput::Keep(&y), None, &mut dn, &stats, &weight, 1e-5, Ranks::ALONE);
+                let grad = norm_backward(
+                    engine.isa,
+                    NormInput::Keep(&y),
+                    Gate::Open,
+                    &mut dn,
+                    &stats,
+                    &weight,
+                    1e-5,
+                    Ranks::ALONE,
+                );
                 let pool = MaxPool { n: c.n, h: c.h, w: c.w, c: c.ci };
                 let mut largest = vec![0.0; pool.y_len()];
                 max_pool(pool, &x, &mut largest);
@@ -275,7 +283,7 @@ fn batch_norm_and_its_gradients_equal_the_loop() {
                 let mut y = vec![9.0; x.len()];
                 norm_apply(isa, &x, res, &scale, &shift, relu, &mut y);
                 assert_close(&format!("{label} y"), &y, &want.y, 1e-5);
-                let gate = relu.then_some(y.as_slice());
+                let gate = if relu { Gate::Output(y.as_slice()) } else { Gate::Open };
                 let (mut dx, mut dres) = (x.clone(), dy.clone());
                 let grad = if has_residual {
                     norm_backward(
@@ -356,7 +364,7 @@ fn batch_norm_over_processes_is_that_of_the_whole_batch() {
     let (weight, dy) = (random(c, 2), random(pixels * c, 3));
     let stats = norm_stats(isa, &x, c, Ranks::ALONE);
     let mut dx = dy.clone();
-    let grad = norm_backward(isa, NormInput::Keep(&x), None, &mut dx, &stats, &weight, 1e-5, Ranks::ALONE);
+    let grad = norm_backward(isa, NormInput::Keep(&x), Gate::Open, &mut dx, &stats, &weight, 1e-5, Ranks::ALONE);
 
     let (barrier, total) = (Barrier::new(count), std::sync::Mutex::new(Vec::new()));
     let sum = |values: &mut [f64]| {
@@ -376,7 +384,7 @@ fn batch_norm_over_processes_is_that_of_the_whole_batch() {
         let (x, mut dx) = (&x[range.clone()], dy[range].to_vec());
         let ranks = Ranks { count, sum: &sum };
         let stats = norm_stats(isa, x, c, ranks);
-        let grad = norm_backward(isa, NormInput::Keep(x), None, &mut dx, &stats, &weight, 1e-5, ranks);
+        let grad = norm_backward(isa, NormInput::Keep(x), Gate::Open, &mut dx, &stats, &weight, 1e-5, ranks);
         (stats, dx, grad)
     };
     let parts: Vec<_> = std::thread::scope(|scope| {

@@ -5,7 +5,7 @@ mod loops;
 
 use loops::{assert_close, engines, norm_reference, random, reference, rms, shapes};
 use sogclr_kernels::{
-    Conv, Engine, Isa, MaxPool, NormInput, Ranks, add_to, average_pool, average_pool_grad, bf16, conv2d,
+    Conv, Engine, Gate, Isa, MaxPool, NormInput, Ranks, add_to, average_pool, average_pool_grad, bf16, conv2d,
     conv2d_input_grad, conv2d_weight_grad, max_pool, max_pool_grad, mean_pool, mean_pool_grad, norm_apply,
     norm_backward, norm_stats,
 };
@@ -132,7 +132,7 @@ fn batch_norm_and_its_gradients_equal_the_loop() {
                 // Where the sum cancels to the last place f32 may be on the other side of ReLU's kink: none is that near.
                 assert!(want.y.iter().all(|y| *y == 0.0 || y.abs() > 1e-6), "{label}");
                 assert_rounded(&format!("{label} y"), &y, &want.y, 1e-5);
-                let gate = relu.then_some(y.as_slice());
+                let gate = if relu { Gate::Output(y.as_slice()) } else { Gate::Open };
                 let (mut dx, mut dres) = (x.clone(), dy.clone());
                 let input = if has_residual { NormInput::BecomesGradient(&mut dx) } else { NormInput::Keep(&x) };
                 let grad = norm_backward(isa, input, gate, &mut dres, &stats, &w, 1e-5, Ranks::ALONE);
@@ -208,7 +208,7 @@ fn the_number_of_threads_does_not_change_a_byte() {
                 let mut dn = dy.clone();
                 let weight = random(c.co, 4);
                 let input = NormInput::Keep(&y);
-                let grad = norm_backward(Isa::best(), input, None, &mut dn, &stats, &weight, 1e-5, Ranks::ALONE);
+                let grad = norm_backward(Isa::best(), input, Gate::Open, &mut dn, &stats, &weight, 1e-5, Ranks::ALONE);
                 (bits((y, dx, dw)), stats, narrow(&wide(&dn)), grad)
             });
             all.collect::<Vec<_>>()

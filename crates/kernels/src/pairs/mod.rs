@@ -10,6 +10,7 @@ use crate::buffer::Buffer;
 use crate::conv::{Conv, LANES};
 use crate::direct::add_shards;
 use crate::isa::Isa;
+use crate::normed::Read;
 use crate::shared::Shared;
 use half::bf16;
 use patches::{Patches, pair_pixels};
@@ -31,7 +32,7 @@ const LARGE_GRADIENT: usize = 1 << 18;
 const TASKS: usize = 16;
 
 /// y = x ∗ w
-pub(crate) fn forward(isa: Isa, conv: Conv, x: &[bf16], weight: &[f32], y: &mut [bf16]) {
+pub(crate) fn forward(isa: Isa, conv: Conv, x: Read<bf16>, weight: &[f32], y: &mut [bf16]) {
     let taps = conv.k * conv.k;
     let patches = Patches::of_outputs(&conv);
     let columns = patches.columns(isa, weight, (conv.co, conv.ci * taps), (conv.ci, taps));
@@ -48,11 +49,11 @@ pub(crate) fn input_grad(isa: Isa, conv: Conv, dy: &[bf16], weight: &[f32], dx: 
         (patches, columns)
     };
     let classes: Vec<_> = (0..s).flat_map(|a| (0..s).map(move |b| (a, b))).map(class).collect();
-    multiply(isa, conv.n, dy, &classes, conv.ci, dx);
+    multiply(isa, conv.n, Read::as_is(dy), &classes, conv.ci, dx);
 }
 
 /// The rows of every class times its columns.
-fn multiply(isa: Isa, n: usize, x: &[bf16], classes: &[(Patches, Buffer<bf16>)], co: usize, y: &mut [bf16]) {
+fn multiply(isa: Isa, n: usize, x: Read<bf16>, classes: &[(Patches, Buffer<bf16>)], co: usize, y: &mut [bf16]) {
     let blocks = co.div_ceil(LANES);
     let tasks = classes.iter().flat_map(|class| {
         let (patches, _) = class;
@@ -74,7 +75,7 @@ fn multiply(isa: Isa, n: usize, x: &[bf16], classes: &[(Patches, Buffer<bf16>)],
         || Buffer::of(0),
         |copy, ((patches, columns), pixels, blocks)| {
             let places = patches.places(pixels.clone());
-            let rows = patches.rows(x, pixels, copy);
+            let rows = patches.rows(isa, x, pixels, copy);
             // SAFETY: there is a row for each place, places are inside `y`, and a task writes pixels or channels of its
             // own.
             unsafe { product::multiply(isa, rows, patches.row(), &places, columns, blocks, co, &y) };
@@ -83,7 +84,7 @@ fn multiply(isa: Isa, n: usize, x: &[bf16], classes: &[(Patches, Buffer<bf16>)],
 }
 
 /// dw `[co, ci, k, k]`: a fixed number of shards of the pixels, added in order.
-pub(crate) fn weight_grad(isa: Isa, conv: Conv, x: &[bf16], dy: &[bf16], dw: &mut [f32]) {
+pub(crate) fn weight_grad(isa: Isa, conv: Conv, x: Read<bf16>, dy: &[bf16], dw: &mut [f32]) {
     let patches = Patches::of_outputs(&conv);
     let all = conv.n * patches.pixels();
     let (width, blocks) = (patches.width(), conv.co.div_ceil(LANES));
@@ -111,7 +112,7 @@ pub(crate) fn weight_grad(isa: Isa, conv: Conv, x: &[bf16], dy: &[bf16], dw: &mu
                 let pixels_of_line = first..(first + line).min(pixels.end);
                 let count = pixels_of_line.len().div_ceil(2);
                 let dy = &dy[first * conv.co..pixels_of_line.end * conv.co];
-                let rows = patches.rows(x, pixels_of_line, &mut copy);
+                let rows = patches.rows(isa, x, pixels_of_line, &mut copy);
                 // SAFETY: bounds are checked inside.
                 unsafe {
                     pair_pixels(isa, dy, conv.co, channels.clone(), &mut ds, stride);

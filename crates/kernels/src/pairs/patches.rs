@@ -2,10 +2,12 @@
 //! columns that match.
 
 use super::product::PAIRS;
+use crate::batch_norm::apply_chunk;
 use crate::buffer::Buffer;
 use crate::conv::{Conv, LANES};
 use crate::isa::{Isa, dispatch};
 use crate::lanes::{Lanes, load, store};
+use crate::normed::Read;
 use half::bf16;
 use rayon::prelude::*;
 use std::ops::Range;
@@ -120,16 +122,30 @@ impl Patches {
     }
 
     /// The rows of some outputs: the images' own values where a row is one pixel, else a copy in `copy`.
-    pub(super) fn rows<'a>(&self, x: &'a [bf16], pixels: Range<usize>, copy: &'a mut Buffer<bf16>) -> &'a [bf16] {
+    pub(super) fn rows<'a>(
+        &self,
+        isa: Isa,
+        x: Read<'a, bf16>,
+        pixels: Range<usize>,
+        copy: &'a mut Buffer<bf16>,
+    ) -> &'a [bf16] {
         let at_itself = [Run { row: 0, column: 0, count: 1 }];
-        if self.runs == at_itself && self.stride == 1 && self.grid == (self.h, self.w) && self.c.is_multiple_of(2) {
-            return &x[pixels.start * self.c..pixels.end * self.c];
-        }
+        let is_itself =
+            self.runs == at_itself && self.stride == 1 && self.grid == (self.h, self.w) && self.c.is_multiple_of(2);
         let row = self.row();
         let len = row * pixels.len();
-        if copy.len() < len + SHORT {
+        if copy.len() < len + SHORT && !(is_itself && x.norm.is_none()) {
             *copy = Buffer::of(len + SHORT);
         }
+        if is_itself {
+            let x_rows = &x.values[pixels.start * self.c..pixels.end * self.c];
+            let Some(norm) = x.norm else { return x_rows };
+            let copy = &mut copy[..len];
+            // SAFETY: both have one length, whole pixels of as many channels as the norm.
+            unsafe { apply_chunk(isa, x_rows, None, norm.scale, norm.shift, true, copy) };
+            return copy;
+        }
+        let x = x.as_they_lie();
         self.outputs(pixels).enumerate().for_each(|(index, output)| self.gather(x, output, &mut copy[index * row..]));
         &copy[..len]
     }

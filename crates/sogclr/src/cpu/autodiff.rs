@@ -1,14 +1,16 @@
 //! The operations on burn's autodiff graph, with their gradients.
 
 use super::meeting::{MeetBackward, Meeting};
-use super::ops::{ChannelsLast, ChannelsLastGrad};
+use super::ops::{ChannelsLast, ChannelsLastGrad, Norm, NormGrads};
+use super::recipe::{Ingredients, Recipe};
 use crate::comm::Group;
+use burn::backend::autodiff::NodeId;
 use burn::backend::autodiff::checkpoint::base::Checkpointer;
 use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
 use burn::backend::autodiff::grads::Gradients;
 use burn::backend::autodiff::ops::{Backward, NodeGuard, Ops, OpsKind};
 use burn::backend::tensor::FloatTensor;
-use burn::backend::{Autodiff, AutodiffBackend, Backend, TensorMetadata};
+use burn::backend::{Autodiff, AutodiffBackend, TensorMetadata};
 use burn::tensor::DType;
 use sogclr_kernels::{Engine, Isa};
 
@@ -77,53 +79,107 @@ impl<B: ChannelsLastGrad> Backward<B, 1> for MeanPoolBackward {
     }
 }
 
-/// What a batch norm keeps for its gradient.
-#[derive(Clone, Debug)]
-struct NormState<B: Backend> {
-    x: FloatTensor<B>,
-    weight: FloatTensor<B>,
-    mean: FloatTensor<B>,
-    var: FloatTensor<B>,
-    /// The output, where ReLU was applied.
-    y: Option<FloatTensor<B>>,
-    epsilon: f64,
-    isa: Isa,
-    /// The ranks that share the batch.
-    group: Group,
-}
-
 /// y, mean, var
 type NormOutput<B> = (FloatTensor<B>, FloatTensor<B>, FloatTensor<B>);
+
+/// Hands the gradients to the parents that want them.
+fn register<B: ChannelsLastGrad>(
+    grads: &mut Gradients,
+    parents: impl IntoIterator<Item = Option<NodeId>>,
+    all: impl IntoIterator<Item = Option<FloatTensor<B>>>,
+) {
+    for (node, grad) in parents.into_iter().zip(all) {
+        if let (Some(node), Some(grad)) = (node, grad) {
+            grads.register::<B>(node, grad);
+        }
+    }
+}
+
+/// A norm whose input is there, or is made again.
+#[derive(Clone, Debug)]
+enum Kept<B: ChannelsLastGrad> {
+    Whole(Norm<B>),
+    /// In the place of x stands the mean, which is small.
+    WithoutInput(Norm<B>, Recipe),
+}
+
+impl<B: ChannelsLastGrad> Kept<B> {
+    fn new(norm: Norm<B>, recipe: Recipe) -> Self {
+        match recipe.is_there() {
+            true => Self::WithoutInput(Norm { x: norm.mean.clone(), ..norm }, recipe),
+            false => Self::Whole(norm),
+        }
+    }
+
+    fn norm(self) -> Norm<B> {
+        match self {
+            Self::Whole(norm) => norm,
+            Self::WithoutInput(norm, recipe) => Norm { x: recipe.make::<B>(), ..norm },
+        }
+    }
+}
 
 /// N is 3 (x, weight, bias) or 4 (and the residual).
 #[derive(Debug)]
 struct NormBackward;
 
 impl<B: ChannelsLastGrad, const N: usize> Backward<B, N> for NormBackward {
-    type State = NormState<B>;
+    /// The norm; its input where a recipe makes it again; the output, where ReLU was applied.
+    type State = (Kept<B>, Option<FloatTensor<B>>);
 
     fn backward(self, ops: Ops<Self::State, N>, grads: &mut Gradients, _: &mut Checkpointer) {
         let dy = grads.consume::<B>(&ops.node);
-        let NormState { x, weight, mean, var, y, epsilon, isa, group } = ops.state;
+        let (kept, y) = ops.state;
+        let norm = kept.norm();
         let wants_residual = ops.parents.get(3).is_some_and(Option::is_some);
-        let grad = B::norm_backward(x, weight, mean, var, y, dy, wants_residual, epsilon, isa, &group);
-        let all = [Some(grad.x), Some(grad.weight), Some(grad.bias), grad.residual];
-        for (node, grad) in ops.parents.into_iter().zip(all) {
-            if let (Some(node), Some(grad)) = (node, grad) {
-                grads.register::<B>(node.id, grad);
-            }
-        }
+        let NormGrads { x, weight, bias, residual } = B::norm_backward(norm, y, dy, wants_residual);
+        register::<B>(
+            grads,
+            ops.parents.map(|node| node.map(|node| node.id)),
+            [Some(x), Some(weight), Some(bias), residual],
+        );
     }
 }
 
-/// Puts the output of a batch norm on the graph, with N parents; mean and variance stay off it.
-fn track_norm<B: ChannelsLastGrad, C: CheckpointStrategy, const N: usize>(
+/// Of a batch norm and the convolution that reads it.
+#[derive(Debug)]
+struct NormConvBackward;
+
+impl<B: ChannelsLastGrad> Backward<B, 4> for NormConvBackward {
+    /// the norm, the convolution's weight, stride, engine
+    type State = (Norm<B>, FloatTensor<B>, usize, Engine);
+
+    fn backward(self, ops: Ops<Self::State, 4>, grads: &mut Gradients, _: &mut Checkpointer) {
+        let dy = grads.consume::<B>(&ops.node);
+        let (norm, conv, stride, engine) = ops.state;
+        let (NormGrads { x, weight, bias, .. }, conv) = B::norm_conv_backward(norm, conv, dy, stride, engine);
+        register::<B>(grads, ops.parents.map(|node| node.map(|node| node.id)), [x, weight, bias, conv].map(Some));
+    }
+}
+
+/// Of a batch norm and the maximum of its output.
+#[derive(Debug)]
+struct NormMaxPoolBackward;
+
+impl<B: ChannelsLastGrad> Backward<B, 3> for NormMaxPoolBackward {
+    /// the norm, the maximum
+    type State = (Norm<B>, FloatTensor<B>);
+
+    fn backward(self, ops: Ops<Self::State, 3>, grads: &mut Gradients, _: &mut Checkpointer) {
+        let dy = grads.consume::<B>(&ops.node);
+        let NormGrads { x, weight, bias, .. } = B::norm_max_pool_backward(ops.state.0, ops.state.1, dy);
+        register::<B>(grads, ops.parents.map(|node| node.map(|node| node.id)), [x, weight, bias].map(Some));
+    }
+}
+
+/// Puts the output of a batch norm, alone or with what follows, on the graph, with N parents; mean and variance stay off it.
+fn track_norm<B: ChannelsLastGrad, C: CheckpointStrategy, R: Backward<B, N>, const N: usize>(
+    backward: R,
     nodes: [NodeGuard; N],
-    state: NormState<B>,
-    y: FloatTensor<B>,
+    state: R::State,
+    (y, mean, var): NormOutput<B>,
 ) -> NormOutput<Autodiff<B, C>> {
-    let (mean, var) = (state.mean.clone(), state.var.clone());
-    let y = match Backward::<B, N>::prepare::<C>(NormBackward, nodes).compute_bound().stateful() {
+    let y = match backward.prepare::<C>(nodes).compute_bound().stateful() {
         OpsKind::Tracked(prep) => prep.finish(state, y),
         OpsKind::UnTracked(prep) => prep.finish(y),
     };
@@ -179,9 +235,10 @@ impl<B: ChannelsLastGrad, C: CheckpointStrategy> ChannelsLast for Autodiff<B, C>
     ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>) {
         let ((x, x_node), (weight, weight_node), (bias, bias_node)) =
             (x.into_parts(), weight.into_parts(), bias.into_parts());
-        let (y, mean, var) = B::norm(x.clone(), weight.clone(), bias, relu, epsilon, isa, group.clone());
-        let state = NormState { x, weight, mean, var, y: relu.then(|| y.clone()), epsilon, isa, group };
-        track_norm::<B, C, 3>([x_node, weight_node, bias_node], state, y)
+        let out = B::norm(x.clone(), weight.clone(), bias.clone(), relu, epsilon, isa, group.clone());
+        let y = relu.then(|| out.0.clone());
+        let norm = Norm { x, weight, bias, mean: out.1.clone(), var: out.2.clone(), epsilon, isa, group };
+        track_norm::<B, C, _, 3>(NormBackward, [x_node, weight_node, bias_node], (Kept::Whole(norm), y), out)
     }
 
     fn norm_add(
@@ -193,12 +250,63 @@ impl<B: ChannelsLastGrad, C: CheckpointStrategy> ChannelsLast for Autodiff<B, C>
         epsilon: f64,
         isa: Isa,
         group: Group,
+        recipe: Recipe,
     ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>) {
         let ((x, x_node), (weight, weight_node)) = (x.into_parts(), weight.into_parts());
         let ((bias, bias_node), (residual, residual_node)) = (bias.into_parts(), residual.into_parts());
-        let (y, mean, var) = B::norm_add(x.clone(), weight.clone(), bias, residual, relu, epsilon, isa, group.clone());
-        let state = NormState { x, weight, mean, var, y: relu.then(|| y.clone()), epsilon, isa, group };
-        track_norm::<B, C, 4>([x_node, weight_node, bias_node, residual_node], state, y)
+        let out = B::norm_add(
+            x.clone(),
+            weight.clone(),
+            bias.clone(),
+            residual,
+            relu,
+            epsilon,
+            isa,
+            group.clone(),
+            recipe.clone(),
+        );
+        let y = relu.then(|| out.0.clone());
+        let norm = Norm { x, weight, bias, mean: out.1.clone(), var: out.2.clone(), epsilon, isa, group };
+        let state = (Kept::new(norm, recipe), y);
+        track_norm::<B, C, _, 4>(NormBackward, [x_node, weight_node, bias_node, residual_node], state, out)
+    }
+
+    fn norm_conv(
+        x: FloatTensor<Self>,
+        weight: FloatTensor<Self>,
+        bias: FloatTensor<Self>,
+        conv: FloatTensor<Self>,
+        stride: usize,
+        epsilon: f64,
+        engine: Engine,
+        group: Group,
+        recipe: Recipe,
+    ) -> NormOutput<Self> {
+        let ((x, x_node), (weight, weight_node)) = (x.into_parts(), weight.into_parts());
+        let ((bias, bias_node), (conv, conv_node)) = (bias.into_parts(), conv.into_parts());
+        let (a, b, c, d) = (x.clone(), weight.clone(), bias.clone(), conv.clone());
+        let out = B::norm_conv(a, b, c, d, stride, epsilon, engine, group.clone(), recipe.clone());
+        let (mean, var, isa) = (out.1.clone(), out.2.clone(), engine.isa);
+        let norm = Norm { x, weight, bias, mean, var, epsilon, isa, group };
+        recipe.write::<B>(|| Ingredients { norm: norm.clone(), conv: conv.clone(), stride, engine });
+        let nodes = [x_node, weight_node, bias_node, conv_node];
+        track_norm::<B, C, _, 4>(NormConvBackward, nodes, (norm, conv, stride, engine), out)
+    }
+
+    fn norm_max_pool(
+        x: FloatTensor<Self>,
+        weight: FloatTensor<Self>,
+        bias: FloatTensor<Self>,
+        epsilon: f64,
+        isa: Isa,
+        group: Group,
+    ) -> NormOutput<Self> {
+        let ((x, x_node), (weight, weight_node), (bias, bias_node)) =
+            (x.into_parts(), weight.into_parts(), bias.into_parts());
+        let out = B::norm_max_pool(x.clone(), weight.clone(), bias.clone(), epsilon, isa, group.clone());
+        let (mean, var, y) = (out.1.clone(), out.2.clone(), out.0.clone());
+        let norm = Norm { x, weight, bias, mean, var, epsilon, isa, group };
+        track_norm::<B, C, _, 3>(NormMaxPoolBackward, [x_node, weight_node, bias_node], (norm, y), out)
     }
 
     fn meet(x: FloatTensor<Self>, meeting: Meeting, isa: Isa) -> FloatTensor<Self> {

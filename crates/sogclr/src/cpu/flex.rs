@@ -2,7 +2,12 @@
 //! what is made of them is of their type; weights, statistics and pooled features are f32.
 
 use super::meeting::Meeting;
-use super::ops::{ChannelsLast, ChannelsLastGrad, NormGrads};
+use super::norm::{
+    kept_norm_gradients, norm_conv_again, norm_conv_forward, norm_conv_gradients, norm_forward, norm_max_pool_forward,
+    norm_max_pool_gradients, scaled,
+};
+use super::ops::{ChannelsLast, ChannelsLastGrad, Norm, NormGrads};
+use super::recipe::{Ingredients, Recipe};
 use crate::comm::Group;
 use burn::backend::Flex;
 use burn::backend::tensor::FloatTensor;
@@ -10,9 +15,8 @@ use burn::tensor::{DType, Tensor, TensorData};
 use burn_std::{AccessError, AccessPolicy, AllocationController, AllocationProperty, Bytes};
 use bytemuck::Pod;
 use sogclr_kernels::{
-    Buffer, Conv, Element, Engine, Isa, MaxPool, NormInput, NormStats, Ranks, add_to, average_pool, average_pool_grad,
-    bf16, conv2d, conv2d_input_grad, conv2d_weight_grad, max_pool, max_pool_grad, mean_pool, mean_pool_grad,
-    norm_apply, norm_backward, norm_stats,
+    Buffer, Conv, Element, Engine, Isa, MaxPool, Ranks, add_to, average_pool, average_pool_grad, bf16, conv2d,
+    conv2d_input_grad, conv2d_weight_grad, max_pool, max_pool_grad, mean_pool, mean_pool_grad,
 };
 use std::mem::MaybeUninit;
 
@@ -77,7 +81,7 @@ pub(super) fn packed(tensor: FlexTensor) -> FlexTensor {
 }
 
 /// The tensor as one that nobody else holds and whose memory is all its own.
-fn owned<T: Value>(tensor: FlexTensor) -> FlexTensor {
+pub(super) fn owned<T: Value>(tensor: FlexTensor) -> FlexTensor {
     let tensor = packed(tensor);
     if tensor.is_unique() && tensor.bytes().len() == size_of_val(values::<T>(&tensor)) {
         return tensor;
@@ -91,7 +95,7 @@ pub(super) fn values<T: Value>(tensor: &FlexTensor) -> &[T] {
     tensor.as_slice().expect("a packed tensor of this type")
 }
 
-fn values_mut<T: Value>(tensor: &mut FlexTensor) -> &mut [T] {
+pub(super) fn values_mut<T: Value>(tensor: &mut FlexTensor) -> &mut [T] {
     tensor.try_storage_mut().expect("an owned tensor of this type")
 }
 
@@ -113,7 +117,7 @@ pub(super) fn dims(tensor: &FlexTensor) -> Vec<usize> {
     tensor.layout().shape().as_slice().to_vec()
 }
 
-fn conv_shape(x: &FlexTensor, weight: &FlexTensor, stride: usize) -> Conv {
+pub(super) fn conv_shape(x: &FlexTensor, weight: &FlexTensor, stride: usize) -> Conv {
     let (x, w) = (dims(x), dims(weight));
     Conv { n: x[0], h: x[1], w: x[2], ci: x[3], co: w[0], k: w[2], stride, pad: w[2] / 2 }
 }
@@ -124,7 +128,7 @@ fn pool_shape(x: &FlexTensor) -> MaxPool {
 }
 
 /// The ranks of a group, as kernels know them.
-fn with_ranks<T>(group: &Group, f: impl FnOnce(Ranks) -> T) -> T {
+pub(super) fn with_ranks<T>(group: &Group, f: impl FnOnce(Ranks) -> T) -> T {
     f(Ranks { count: group.size(), sum: &|values| group.sum_f64(values) })
 }
 
@@ -165,7 +169,7 @@ fn sum<T: Value>(a: FlexTensor, b: FlexTensor, isa: Isa) -> FlexTensor {
     a
 }
 
-fn max_pool_forward<T: Value>(x: FlexTensor) -> FlexTensor {
+pub(super) fn max_pool_forward<T: Value>(x: FlexTensor) -> FlexTensor {
     let x = packed(x);
     let shape = pool_shape(&x);
     let mut y = Buffer::<T>::of(shape.y_len());
@@ -174,7 +178,7 @@ fn max_pool_forward<T: Value>(x: FlexTensor) -> FlexTensor {
     pooled(y, &[shape.n, h, w, shape.c])
 }
 
-fn max_pool_backward<T: Value>(x: FlexTensor, y: FlexTensor, dy: FlexTensor) -> FlexTensor {
+pub(super) fn max_pool_backward<T: Value>(x: FlexTensor, y: FlexTensor, dy: FlexTensor) -> FlexTensor {
     let (x, y, dy) = (packed(x), packed(y), packed(dy));
     let mut dx = Buffer::<T>::of(values::<T>(&x).len());
     max_pool_grad(pool_shape(&x), values(&x), values(&y), values(&dy), &mut dx);
@@ -210,72 +214,6 @@ fn mean_pool_backward<T: Value>(dy: FlexTensor, shape: [usize; 4]) -> FlexTensor
     let mut dx = Buffer::<T>::of(shape.iter().product());
     mean_pool_grad(shape[3], values(&dy), &mut dx);
     pooled(dx, &shape)
-}
-
-#[expect(clippy::too_many_arguments, reason = "the inputs of one formula")]
-fn norm_forward<T: Value>(
-    x: FlexTensor,
-    weight: FlexTensor,
-    bias: FlexTensor,
-    residual: Option<FlexTensor>,
-    relu: bool,
-    epsilon: f64,
-    isa: Isa,
-    group: &Group,
-) -> (FlexTensor, FlexTensor, FlexTensor) {
-    let (x, weight, bias, residual) = (packed(x), packed(weight), packed(bias), residual.map(packed));
-    let (channels, weight, bias) = (dims(&weight)[0], values::<f32>(&weight), values::<f32>(&bias));
-    let stats = with_ranks(group, |ranks| norm_stats::<T>(isa, values(&x), channels, ranks));
-    let scale: Vec<f32> = weight.iter().zip(&stats.var).map(|(w, var)| w / (var + epsilon as f32).sqrt()).collect();
-    let shift: Vec<f32> = (0..channels).map(|c| bias[c] - stats.mean[c] * scale[c]).collect();
-    let mut y = Buffer::<T>::of(values::<T>(&x).len());
-    norm_apply(isa, values(&x), residual.as_ref().map(values), &scale, &shift, relu, &mut y);
-    (pooled(y, &dims(&x)), vector(stats.mean), vector(stats.var))
-}
-
-#[expect(clippy::too_many_arguments, reason = "the inputs of one formula")]
-fn norm_gradients<T: Value>(
-    x: FlexTensor,
-    weight: FlexTensor,
-    mean: FlexTensor,
-    var: FlexTensor,
-    y: Option<FlexTensor>,
-    dy: FlexTensor,
-    wants_residual: bool,
-    epsilon: f64,
-    isa: Isa,
-    group: &Group,
-) -> NormGrads<Flex> {
-    let (weight, y, mut dy) = (packed(weight), y.map(packed), owned::<T>(dy));
-    let stats = NormStats { mean: values(&packed(mean)).to_vec(), var: values(&packed(var)).to_vec() };
-    let gate = y.as_ref().map(values);
-    let backward = |x: NormInput<T>, dy: &mut [T]| {
-        with_ranks(group, |ranks| norm_backward(isa, x, gate, dy, &stats, values(&weight), epsilon as f32, ranks))
-    };
-    // Gradients take the place of what they are made of: dx that of dy, or of x where the residual takes dy's.
-    let (grad, x, residual) = if wants_residual {
-        let mut x = owned::<T>(x);
-        let grad = backward(NormInput::BecomesGradient(values_mut(&mut x)), values_mut(&mut dy));
-        (grad, x, Some(dy))
-    } else {
-        (backward(NormInput::Keep(values(&packed(x))), values_mut(&mut dy)), dy, None)
-    };
-    NormGrads { x, weight: vector(grad.weight), bias: vector(grad.bias), residual }
-}
-
-fn scaled<T: Value>(
-    x: FlexTensor,
-    scale: FlexTensor,
-    shift: FlexTensor,
-    residual: Option<FlexTensor>,
-    relu: bool,
-    isa: Isa,
-) -> FlexTensor {
-    let (x, scale, shift, residual) = (packed(x), packed(scale), packed(shift), residual.map(packed));
-    let mut y = Buffer::<T>::of(values::<T>(&x).len());
-    let residual = residual.as_ref().map(values);
-    norm_apply(isa, values(&x), residual, values(&scale), values(&shift), relu, &mut y);
-    pooled(y, &dims(&x))
 }
 
 impl ChannelsLast for Flex {
@@ -316,8 +254,34 @@ impl ChannelsLast for Flex {
         epsilon: f64,
         isa: Isa,
         group: Group,
+        _: Recipe,
     ) -> (FlexTensor, FlexTensor, FlexTensor) {
         typed!(x, norm_forward(x, weight, bias, Some(residual), relu, epsilon, isa, &group))
+    }
+
+    fn norm_conv(
+        x: FlexTensor,
+        weight: FlexTensor,
+        bias: FlexTensor,
+        conv: FlexTensor,
+        stride: usize,
+        epsilon: f64,
+        engine: Engine,
+        group: Group,
+        _: Recipe,
+    ) -> (FlexTensor, FlexTensor, FlexTensor) {
+        typed!(x, norm_conv_forward(x, weight, bias, conv, stride, epsilon, engine, &group))
+    }
+
+    fn norm_max_pool(
+        x: FlexTensor,
+        weight: FlexTensor,
+        bias: FlexTensor,
+        epsilon: f64,
+        isa: Isa,
+        group: Group,
+    ) -> (FlexTensor, FlexTensor, FlexTensor) {
+        typed!(x, norm_max_pool_forward(x, weight, bias, epsilon, isa, &group))
     }
 
     fn meet(x: FlexTensor, _: Meeting, _: Isa) -> FlexTensor {
@@ -368,18 +332,25 @@ impl ChannelsLastGrad for Flex {
         }
     }
 
-    fn norm_backward(
-        x: FlexTensor,
-        weight: FlexTensor,
-        mean: FlexTensor,
-        var: FlexTensor,
-        y: Option<FlexTensor>,
+    fn norm_backward(norm: Norm<Flex>, y: Option<FlexTensor>, dy: FlexTensor, wants_residual: bool) -> NormGrads<Flex> {
+        typed!(dy, kept_norm_gradients(norm, y, dy, wants_residual))
+    }
+
+    fn norm_conv_backward(
+        norm: Norm<Flex>,
+        conv: FlexTensor,
         dy: FlexTensor,
-        wants_residual: bool,
-        epsilon: f64,
-        isa: Isa,
-        group: &Group,
-    ) -> NormGrads<Flex> {
-        typed!(x, norm_gradients(x, weight, mean, var, y, dy, wants_residual, epsilon, isa, group))
+        stride: usize,
+        engine: Engine,
+    ) -> (NormGrads<Flex>, FlexTensor) {
+        typed!(dy, norm_conv_gradients(norm, conv, dy, stride, engine))
+    }
+
+    fn norm_conv_again(of: Ingredients<Flex>) -> FlexTensor {
+        typed!(of.norm.x, norm_conv_again(of))
+    }
+
+    fn norm_max_pool_backward(norm: Norm<Flex>, y: FlexTensor, dy: FlexTensor) -> NormGrads<Flex> {
+        typed!(dy, norm_max_pool_gradients(norm, y, dy))
     }
 }

@@ -6,7 +6,9 @@
 mod autodiff;
 mod flex;
 mod meeting;
+mod norm;
 mod ops;
+mod recipe;
 mod tokens;
 
 pub(crate) use flex::in_place;
@@ -19,6 +21,7 @@ use burn::backend::{Dispatch, DispatchDevice};
 use burn::tensor::{Device, Tensor};
 use meeting::Meeting;
 use ops::ChannelsLast;
+pub use recipe::Recipe;
 
 fn is_cpu(device: &Device) -> bool {
     matches!(device.clone().inner().as_dispatch(), DispatchDevice::Flex(_))
@@ -55,6 +58,7 @@ pub(crate) fn mean_pool(x: Tensor<4>) -> Tensor<2> {
 }
 
 /// Output, mean and biased variance of batch norm over all axes but the last, over the batches of all ranks, then the residual, then ReLU.
+/// With a residual and the recipe of x, x is not kept for the gradient.
 #[expect(clippy::too_many_arguments, reason = "the inputs of one formula")]
 pub(crate) fn norm_train<const D: usize>(
     x: Tensor<D>,
@@ -65,14 +69,55 @@ pub(crate) fn norm_train<const D: usize>(
     epsilon: f64,
     engine: Engine,
     group: &Group,
+    recipe: Recipe,
 ) -> (Tensor<D>, Tensor<1>, Tensor<1>) {
     let group = group.clone();
     let (x, weight, bias) = (x.into_dispatch(), weight.into_dispatch(), bias.into_dispatch());
     let (y, mean, var) = match residual {
         None => <Dispatch as ChannelsLast>::norm(x, weight, bias, relu, epsilon, engine.isa, group),
-        Some(r) => {
-            <Dispatch as ChannelsLast>::norm_add(x, weight, bias, r.into_dispatch(), relu, epsilon, engine.isa, group)
+        Some(r) => <Dispatch as ChannelsLast>::norm_add(
+            x,
+            weight,
+            bias,
+            r.into_dispatch(),
+            relu,
+            epsilon,
+            engine.isa,
+            group,
+            recipe,
+        ),
+    };
+    (Tensor::from_dispatch(y), Tensor::from_dispatch(mean), Tensor::from_dispatch(var))
+}
+
+/// The weights of a batch norm and where it runs.
+pub(crate) struct NormLayer<'a> {
+    pub weight: Tensor<1>,
+    pub bias: Tensor<1>,
+    pub epsilon: f64,
+    pub engine: Engine,
+    pub group: &'a Group,
+}
+
+/// What reads a batch norm's rectified output.
+#[expect(clippy::large_enum_variant, reason = "it lives for one call")]
+pub(crate) enum Reader {
+    /// A convolution with this weight and stride; how its output is made again.
+    Conv(Tensor<4>, usize, Recipe),
+    /// The 3×3 maximum of stride 2 and padding 1.
+    MaxPool,
+}
+
+/// What `reader` makes of ReLU(norm(x)), which is not kept, with mean and biased variance as [`norm_train`] has them.
+pub(crate) fn norm_read(x: Tensor<4>, norm: NormLayer, reader: Reader) -> (Tensor<4>, Tensor<1>, Tensor<1>) {
+    let NormLayer { weight, bias, epsilon, engine, group } = norm;
+    let (x, weight, bias, group) = (x.into_dispatch(), weight.into_dispatch(), bias.into_dispatch(), group.clone());
+    let (y, mean, var) = match reader {
+        Reader::Conv(conv, stride, recipe) => {
+            let conv = conv.into_dispatch();
+            <Dispatch as ChannelsLast>::norm_conv(x, weight, bias, conv, stride, epsilon, engine, group, recipe)
         }
+        Reader::MaxPool => <Dispatch as ChannelsLast>::norm_max_pool(x, weight, bias, epsilon, engine.isa, group),
     };
     (Tensor::from_dispatch(y), Tensor::from_dispatch(mean), Tensor::from_dispatch(var))
 }

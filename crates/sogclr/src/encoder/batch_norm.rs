@@ -5,7 +5,7 @@ use super::layers::value_for;
 use super::rank_sum::rank_sum;
 use super::{Compute, Cuts};
 use crate::comm::Group;
-use crate::cpu::{self, Engine};
+use crate::cpu::{self, Engine, Recipe};
 use burn::module::{Module, ModuleMapper, Param, ParamId};
 use burn::tensor::{FloatDType, Tensor, activation::relu, module};
 use std::collections::HashMap;
@@ -57,6 +57,15 @@ impl BufferUpdates {
     }
 }
 
+/// A layer that alone reads a batch norm's rectified output.
+pub(crate) trait Reads {
+    /// What it makes of that output.
+    fn read(&self, y: Tensor<4>) -> Tensor<4>;
+
+    /// The same for our kernels, on the graph if x is.
+    fn reader(&self, x: &Tensor<4>) -> cpu::Reader;
+}
+
 /// Batch norm over every axis but the channels, fused with what follows it, with torchvision's parameter names.
 #[derive(Module, Debug)]
 pub struct BatchNorm {
@@ -96,12 +105,62 @@ impl BatchNorm {
         self
     }
 
+    /// What `reader` makes of the rectified output. Where our kernels train, that output is never kept: it is made again when
+    /// gradients come back.
+    pub(crate) fn read_by(&self, x: Tensor<4>, reader: &impl Reads, pass: &mut Pass) -> Tensor<4> {
+        let group = match &*pass {
+            Pass::Train(_, group) | Pass::TrainInParts(_, _, group) | Pass::Batch(group) => *group,
+            Pass::Eval => return reader.read(self.forward(x, None, true, pass)),
+        };
+        let (Some(engine), Some(bias)) = (self.engine, &self.bias) else {
+            return reader.read(self.forward(x, None, true, pass));
+        };
+        let count = self.count(&x, group);
+        let norm = cpu::NormLayer {
+            weight: value_for(&self.weight, &x),
+            bias: value_for(bias, &x),
+            epsilon: EPSILON,
+            engine,
+            group,
+        };
+        let (y, mean, var) = cpu::norm_read(x.clone(), norm, reader.reader(&x));
+        self.collect(pass, mean, var, count);
+        y
+    }
+
+    /// Values of each channel over all ranks.
+    fn count<const D: usize>(&self, x: &Tensor<D>, group: &Group) -> usize {
+        group.size() * x.dims().iter().product::<usize>() / self.running_mean.val().dims()[0]
+    }
+
+    /// Statistics over `count` values, for the running ones.
+    fn collect(&self, pass: &mut Pass, mean: Tensor<1>, var: Tensor<1>, count: usize) {
+        if let Pass::Train(updates, _) | Pass::TrainInParts(updates, ..) = pass {
+            // PyTorch keeps the unbiased variance.
+            let unbiased = count as f64 / (count.max(2) - 1) as f64;
+            updates.add(&self.running_mean, mean.inner());
+            updates.add(&self.running_var, var.inner() * unbiased);
+        }
+    }
+
     /// Batch norm, then the residual if there is one, then ReLU if asked; in the device's layout.
     pub fn forward<const D: usize>(
         &self,
         x: Tensor<D>,
         residual: Option<Tensor<D>>,
         relu: bool,
+        pass: &mut Pass,
+    ) -> Tensor<D> {
+        self.forward_remade(x, residual, relu, Recipe::default(), pass)
+    }
+
+    /// The same of an x that gradients make again by its recipe.
+    pub(crate) fn forward_remade<const D: usize>(
+        &self,
+        x: Tensor<D>,
+        residual: Option<Tensor<D>>,
+        relu: bool,
+        recipe: Recipe,
         pass: &mut Pass,
     ) -> Tensor<D> {
         let weight = value_for(&self.weight, &x);
@@ -128,21 +187,15 @@ impl BatchNorm {
                 activate(module::batch_norm(x, weight, bias, mean, var, EPSILON), residual, relu)
             }
             (Pass::Train(_, group) | Pass::TrainInParts(_, _, group) | Pass::Batch(group), engine) => {
-                let channels = self.running_mean.val().dims()[0];
-                let count = group.size() * x.dims().iter().product::<usize>() / channels;
+                let count = self.count(&x, group);
                 let (y, mean, var) = match engine {
-                    Some(engine) => cpu::norm_train(x, weight, bias, residual, relu, EPSILON, engine, group),
+                    Some(engine) => cpu::norm_train(x, weight, bias, residual, relu, EPSILON, engine, group, recipe),
                     None => {
                         let (y, mean, var) = plain_norm(x, weight, bias, group);
                         (activate(y, residual, relu), mean, var)
                     }
                 };
-                if let Pass::Train(updates, _) | Pass::TrainInParts(updates, ..) = pass {
-                    // PyTorch keeps the unbiased variance.
-                    let unbiased = count as f64 / (count.max(2) - 1) as f64;
-                    updates.add(&self.running_mean, mean.inner());
-                    updates.add(&self.running_var, var.inner() * unbiased);
-                }
+                self.collect(pass, mean, var, count);
                 y
             }
         }

@@ -195,8 +195,8 @@ impl ClipBlock {
             Some((conv, bn)) => bn.forward(conv.forward(pool(shortcut)), None, false, pass),
             None => shortcut,
         };
-        let y = self.bn1.forward(self.conv1.forward(x), None, true, pass);
-        let y = self.bn2.forward(self.conv2.forward(y), None, true, pass);
+        let y = self.bn1.read_by(self.conv1.forward(x), &self.conv2, pass);
+        let y = self.bn2.forward(y, None, true, pass);
         self.bn3.forward(self.conv3.forward(pool(y)), Some(shortcut), true, pass)
     }
 }
@@ -328,9 +328,9 @@ impl Network for ClipResNet {
     fn forward(&self, x: Tensor<4>, pass: &mut Pass) -> Tensor<2> {
         let is_last = self.engine.is_some();
         let x = self.precision.enter(x);
-        let x = self.bn1.forward(self.conv1.forward(x), None, true, pass);
-        let x = self.bn2.forward(self.conv2.forward(x), None, true, pass);
-        let mut x = average_pool(self.bn3.forward(self.conv3.forward(x), None, true, pass), is_last);
+        let x = self.bn1.read_by(self.conv1.forward(x), &self.conv2, pass);
+        let x = self.bn2.read_by(x, &self.conv3, pass);
+        let mut x = average_pool(self.bn3.forward(x, None, true, pass), is_last);
         for (stage, blocks) in [&self.layer1, &self.layer2, &self.layer3, &self.layer4].into_iter().enumerate() {
             x = pass.cut(stage, x);
             x = blocks.iter().fold(x, |x, block| block.forward(x, pass));

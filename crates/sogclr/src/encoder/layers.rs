@@ -1,7 +1,8 @@
 //! The two linear layers, with PyTorch's weight layouts.
 
 use super::Compute;
-use crate::cpu::{self, Engine};
+use super::batch_norm::Reads;
+use crate::cpu::{self, Engine, Recipe};
 use burn::module::{Module, Param};
 use burn::tensor::ops::ConvOptions;
 use burn::tensor::{Tensor, module};
@@ -35,6 +36,19 @@ impl Conv {
         }
     }
 
+    /// Whether its output is worth making again rather than keeping: a value costs as many products as there are input
+    /// channels. The first two stages of a bottleneck network hold three quarters of such outputs for less than half of the
+    /// products.
+    pub fn is_cheap(&self) -> bool {
+        let [_, input, side, _] = self.weight.val().dims();
+        side == 1 && input <= 128
+    }
+
+    /// The convolution, with a recipe that a batch norm keeps in the place of its output.
+    pub(crate) fn remade(&self) -> Remade<'_> {
+        Remade { conv: self, recipe: Recipe::default() }
+    }
+
     /// in channels → out channels, sides divided by the stride; in the device's layout
     pub fn forward(&self, x: Tensor<4>) -> Tensor<4> {
         let weight = value_for(&self.weight, &x);
@@ -43,6 +57,32 @@ impl Conv {
         }
         let pad = weight.dims()[2] / 2;
         module::conv2d(x, weight, None, ConvOptions::new([self.stride; 2], [pad; 2], [1, 1], 1))
+    }
+}
+
+impl Reads for Conv {
+    fn read(&self, y: Tensor<4>) -> Tensor<4> {
+        self.forward(y)
+    }
+
+    fn reader(&self, x: &Tensor<4>) -> cpu::Reader {
+        cpu::Reader::Conv(value_for(&self.weight, x), self.stride, Recipe::default())
+    }
+}
+
+/// A convolution whose output its own batch norm does not keep.
+pub(crate) struct Remade<'a> {
+    pub conv: &'a Conv,
+    pub recipe: Recipe,
+}
+
+impl Reads for Remade<'_> {
+    fn read(&self, y: Tensor<4>) -> Tensor<4> {
+        self.conv.forward(y)
+    }
+
+    fn reader(&self, x: &Tensor<4>) -> cpu::Reader {
+        cpu::Reader::Conv(value_for(&self.conv.weight, x), self.conv.stride, self.recipe.clone())
     }
 }
 

@@ -1,6 +1,6 @@
 //! ResNets as in torchvision (basic and bottleneck blocks), with the CIFAR stem and the three-stage CIFAR family.
 
-use super::batch_norm::{BatchNorm, Pass};
+use super::batch_norm::{BatchNorm, Pass, Reads};
 use super::layers::Conv;
 use super::{Compute, EncoderSpec, Family, Network, Precision, PythonLoader};
 use crate::check::{Problem, parse_name, require};
@@ -247,15 +247,32 @@ impl Block {
             Some((conv, bn)) => bn.forward(conv.forward(shortcut), None, false, pass),
             None => shortcut,
         };
-        let y = self.bn1.forward(self.conv1.forward(x), None, true, pass);
-        let y = self.conv2.forward(y);
+        let y = self.bn1.read_by(self.conv1.forward(x), &self.conv2, pass);
         match (&self.conv3, &self.bn3) {
-            (Some(conv3), Some(bn3)) => {
-                let y = self.bn2.forward(y, None, true, pass);
-                bn3.forward(conv3.forward(y), Some(shortcut), true, pass)
+            (Some(conv3), Some(bn3)) if conv3.is_cheap() => {
+                let conv3 = conv3.remade();
+                let y = self.bn2.read_by(y, &conv3, pass);
+                bn3.forward_remade(y, Some(shortcut), true, conv3.recipe, pass)
             }
+            (Some(conv3), Some(bn3)) => bn3.forward(self.bn2.read_by(y, conv3, pass), Some(shortcut), true, pass),
             _ => self.bn2.forward(y, Some(shortcut), true, pass),
         }
+    }
+}
+
+/// The 3×3 maximum of a stem.
+struct MaxPool {
+    is_last: bool,
+}
+
+impl Reads for MaxPool {
+    fn read(&self, y: Tensor<4>) -> Tensor<4> {
+        let options = MaxPoolOptions::new([3, 3]).with_stride([2, 2]).with_padding([1, 1]);
+        if self.is_last { cpu::max_pool(y) } else { module::max_pool2d(y, options) }
+    }
+
+    fn reader(&self, _: &Tensor<4>) -> cpu::Reader {
+        cpu::Reader::MaxPool
     }
 }
 
@@ -312,11 +329,11 @@ impl Network for ResNet {
     fn forward(&self, x: Tensor<4>, pass: &mut Pass) -> Tensor<2> {
         let is_last = self.engine.is_some();
         let x = self.precision.enter(x);
-        let mut x = self.bn1.forward(self.conv1.forward(x), None, true, pass);
-        if self.pooled_stem {
-            let options = MaxPoolOptions::new([3, 3]).with_stride([2, 2]).with_padding([1, 1]);
-            x = if is_last { cpu::max_pool(x) } else { module::max_pool2d(x, options) };
-        }
+        let x = self.conv1.forward(x);
+        let mut x = match self.pooled_stem {
+            true => self.bn1.read_by(x, &MaxPool { is_last }, pass),
+            false => self.bn1.forward(x, None, true, pass),
+        };
         for (stage, blocks) in [&self.layer1, &self.layer2, &self.layer3, &self.layer4].into_iter().enumerate() {
             x = pass.cut(stage, x);
             x = blocks.iter().fold(x, |x, block| block.forward(x, pass));
@@ -334,7 +351,11 @@ impl Network for ResNet {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::params::export;
+    use crate::comm::Group;
+    use crate::encoder::BufferUpdates;
+    use crate::params::{NamedVisitor, export, import, to_host, visit_named};
+    use burn::module::Param;
+    use burn::tensor::{FloatDType, Gradients, TensorData};
 
     fn named(name: &str, size: usize) -> ResNetConfig {
         ResNetConfig::named(name, size).unwrap()
@@ -405,5 +426,92 @@ mod tests {
         let config = named("resnet18", 224);
         let names = ["fc.weight", "bn1.num_batches_tracked", "layer1.0.conv1.weight", "bn1.running_mean"];
         assert_eq!(names.map(|name| config.is_foreign(name)), [true, true, false, false]);
+    }
+
+    /// A bottleneck whose layers run one after the other, each with its whole output kept.
+    fn kept(block: &Block, x: Tensor<4>, pass: &mut Pass) -> Tensor<4> {
+        let [x, shortcut] = block.conv1.share(x);
+        let y = block.bn1.forward(block.conv1.forward(x), None, true, pass);
+        let y = block.bn2.forward(block.conv2.forward(y), None, true, pass);
+        let (conv3, bn3) = (block.conv3.as_ref().unwrap(), block.bn3.as_ref().unwrap());
+        bn3.forward(conv3.forward(y), Some(shortcut), true, pass)
+    }
+
+    struct Collect<'a>(&'a mut Gradients, Vec<(String, Vec<u32>)>);
+
+    impl NamedVisitor for Collect<'_> {
+        fn visit<const D: usize>(&mut self, name: String, param: &Param<Tensor<D>>) {
+            if let Some(grad) = param.val().grad_remove(self.0) {
+                self.1.push((name, to_host(grad).into_iter().map(f32::to_bits).collect()));
+            }
+        }
+    }
+
+    fn wave(shape: &[usize], phase: f32) -> TensorData {
+        let count = shape.iter().product::<usize>();
+        TensorData::new((0..count).map(|i| (i as f32 * 0.37 + phase).sin()).collect::<Vec<_>>(), shape.to_vec())
+    }
+
+    /// Output, gradient of x and of all parameters. Width 4 · `channels`.
+    fn trained(
+        channels: usize,
+        precision: Precision,
+        forward: impl Fn(&Block, Tensor<4>, &mut Pass) -> Tensor<4>,
+    ) -> Vec<(String, Vec<u32>)> {
+        let compute = Compute::cpu().with_precision(precision).autodiff();
+        let block = Block::new(4 * channels, channels, 1, true, &compute);
+        let mut tensors = export(&block);
+        for (phase, tensor) in tensors.values_mut().enumerate() {
+            tensor.values = wave(&tensor.shape, phase as f32).try_to_vec::<f32>().unwrap();
+        }
+        let block = import(block, &tensors).unwrap();
+        let shape = [3, 5, 5, 4 * channels];
+        let x = Tensor::<4>::from_data(wave(&shape, 0.5), compute.device()).require_grad();
+        let (mut seen, group) = (BufferUpdates::default(), Group::solo());
+        let y = forward(&block, precision.enter(x.clone()), &mut Pass::Train(&mut seen, &group));
+        let y = y.cast(FloatDType::F32);
+        let probe = Tensor::<4>::from_data(wave(&shape, 1.5), compute.device());
+        let mut gradients = (y.clone() * probe).sum().backward();
+        let bits = |x: Tensor<4>| to_host(x.inner()).into_iter().map(f32::to_bits).collect::<Vec<_>>();
+        let dx = x.grad(&gradients).expect("a gradient of x");
+        let mut all =
+            vec![("y".to_owned(), bits(y)), ("dx".to_owned(), to_host(dx).into_iter().map(f32::to_bits).collect())];
+        let mut collect = Collect(&mut gradients, Vec::new());
+        visit_named(&block, &mut collect);
+        all.extend(collect.1);
+        all
+    }
+
+    #[test]
+    fn what_is_made_again_gives_the_bytes_of_what_is_kept() {
+        // 144 channels are too dear to be made again: only batch norm's outputs are.
+        for (channels, precision) in
+            [16, 144].into_iter().flat_map(|c| [Precision::F32, Precision::Bf16].map(|p| (c, p)))
+        {
+            let again = trained(channels, precision, |block, x, pass| block.forward(x, pass));
+            assert_eq!(again.len(), 2 + 3 * 3, "three convolutions, three norms with two parameters");
+            let kept = trained(channels, precision, kept);
+            for ((name, again), (_, kept)) in again.iter().zip(&kept) {
+                assert!(again == kept, "{name}, {channels} channels, {precision:?}");
+                assert!(again.iter().any(|&bits| f32::from_bits(bits) != 0.0), "{name} is not nought");
+            }
+        }
+    }
+
+    #[test]
+    fn a_recipe_takes_the_place_of_the_output_until_gradients_come_back() {
+        let compute = Compute::cpu().autodiff();
+        let (conv, norm) = (Conv::new(16, 32, 1, 1, &compute), |c| BatchNorm::new(c, &compute));
+        let [cheap, dear] = [128, 129].map(|input| Conv::new(input, 16, 1, 1, &compute).is_cheap());
+        assert!(cheap && !dear);
+        let (remade, group) = (conv.remade(), Group::solo());
+        let of = |c: usize| Tensor::<4>::from_data(wave(&[1, 2, 2, c], 0.3), compute.device());
+        let mut pass = Pass::Batch(&group);
+        assert!(!remade.recipe.is_there());
+        let y = norm(16).read_by(of(16).require_grad(), &remade, &mut pass);
+        assert!(remade.recipe.is_there());
+        let y = norm(32).forward_remade(y, Some(of(32)), true, remade.recipe.clone(), &mut pass);
+        drop(y.sum().backward());
+        assert!(!remade.recipe.is_there(), "it was used");
     }
 }
