@@ -13,7 +13,7 @@ use crate::buffer::Buffer;
 use crate::conv::{Conv, LANES};
 use crate::element::Element;
 use crate::isa::{Isa, dispatch};
-use crate::lanes::{Lanes, load, store};
+use crate::lanes::{Lanes, load, splat, store};
 use crate::normed::{Read, norm_relu};
 use crate::shared::Shared;
 use crate::tile::{self, Line};
@@ -30,8 +30,15 @@ const ROW_STEP: usize = 12;
 const STAGGER: usize = 16;
 /// Tiles whose transformed values stay in the cache; a multiple of the row step.
 const CHUNK_TILES: usize = 3 * ROW_STEP;
+/// Fewest tasks that the tiles of small batches are cut into, and the step of their tiles.
+const TASKS: usize = 6;
+const SMALL_STEP: usize = ROW_STEP / 2;
 /// Parts of a batch whose weight gradients are summed apart, and added in order.
 const SHARDS: usize = 8;
+/// Tiles up to which, and pairs of channels from which, the sums of a part are shorter than the way of its copy of the gradient
+/// through memory.
+const FEW_TILES: usize = 96;
+const WIDE_WEIGHTS: usize = 48 * 48;
 /// Transformed weights above this are made group by group, where they are used.
 const LARGE_WEIGHTS: usize = 200 * 200;
 /// Input and output channels of one such group.
@@ -109,7 +116,8 @@ fn convolve<T: Element>(isa: Isa, grid: Grid, x: Read<T>, weights: Weights, y: &
             unsafe { transform_weights(isa, weights, 0..ci, 0..co, block, &shared) };
         });
         let stride = CHUNK_TILES;
-        ranges(0..grid.tiles, stride).into_par_iter().for_each(|tiles| {
+        let chunk = grid.tiles.div_ceil(TASKS).next_multiple_of(SMALL_STEP).min(stride);
+        ranges(0..grid.tiles, chunk).into_par_iter().for_each(|tiles| {
             let mut v = Buffer::new(plane(ci, stride) * POINTS);
             let mut m = Buffer::new(plane(co, stride) * POINTS);
             let (rows, v_plane) = (tiles.len(), plane(ci, stride));
@@ -167,11 +175,27 @@ pub(crate) fn weight_grad<T: Element>(isa: Isa, conv: Conv, x: Read<T>, dy: &[T]
     let grid = Grid::new(&conv);
     let (ci, co) = (conv.ci, conv.co);
     if ci * co > LARGE_WEIGHTS {
-        return large_weight_grad(isa, &grid, ci, co, x, dy, dw);
+        return wide_weight_grad(isa, &grid, [ci, co], x, dy, dw, None);
     }
-    // Shards of the batch, added in order.
+    let per_shard = grid.tiles.div_ceil(SHARDS);
+    if grid.tiles <= FEW_TILES && ci * co >= WIDE_WEIGHTS {
+        return wide_weight_grad(isa, &grid, [ci, co], x, dy, dw, Some(per_shard));
+    }
+    sharded_weight_grad(isa, &grid, [ci, co], x, dy, dw, per_shard);
+}
+
+/// A gradient for each shard, added in order.
+fn sharded_weight_grad<T: Element>(
+    isa: Isa,
+    grid: &Grid,
+    [ci, co]: [usize; 2],
+    x: Read<T>,
+    dy: &[T],
+    dw: &mut [f32],
+    per_shard: usize,
+) {
     let stride = CHUNK_TILES;
-    let partial: Vec<Buffer> = ranges(0..grid.tiles, grid.tiles.div_ceil(SHARDS))
+    let partial: Vec<Buffer> = ranges(0..grid.tiles, per_shard)
         .into_par_iter()
         .map(|shard| {
             let mut acc = Buffer::new(plane(ci, co) * POINTS);
@@ -182,8 +206,8 @@ pub(crate) fn weight_grad<T: Element>(isa: Isa, conv: Conv, x: Read<T>, dy: &[T]
                 let pairs = Pairs { inputs: 0..ci, ci, outputs: 0..co, co, tiles: tiles.len(), stride, accumulate };
                 // SAFETY: the buffers hold `stride` tiles of all channels, and all pairs.
                 unsafe {
-                    transform_input(isa, &grid, x, ci, tiles.clone(), 0, &Shared::new(&mut v), stride);
-                    transform_output_grad(isa, &grid, dy, co, tiles, 0, &Shared::new(&mut z), stride);
+                    transform_input(isa, grid, x, ci, tiles.clone(), 0, &Shared::new(&mut v), stride);
+                    transform_output_grad(isa, grid, dy, co, tiles, 0, &Shared::new(&mut z), stride);
                     multiply_pairs(isa, &v, &z, &mut acc, &pairs);
                 }
             }
@@ -198,9 +222,17 @@ pub(crate) fn weight_grad<T: Element>(isa: Isa, conv: Conv, x: Read<T>, dy: &[T]
     });
 }
 
-/// Gradients too large for copies: the transformed data of a chunk of tiles is kept, and each block of input channels
-/// sums over all of it.
-fn large_weight_grad<T: Element>(isa: Isa, grid: &Grid, ci: usize, co: usize, x: Read<T>, dy: &[T], dw: &mut [f32]) {
+/// Gradients too large for copies, or for as many as there are shards of few tiles: the transformed data of a chunk of tiles is
+/// kept, and each block of input channels sums over all of it; shard by shard, if there are shards, as copies would.
+fn wide_weight_grad<T: Element>(
+    isa: Isa,
+    grid: &Grid,
+    [ci, co]: [usize; 2],
+    x: Read<T>,
+    dy: &[T],
+    dw: &mut [f32],
+    per_shard: Option<usize>,
+) {
     let dw = Shared::new(dw);
     for tiles in ranges(0..grid.tiles, LARGE_TILES) {
         let stride = tiles.len().next_multiple_of(ROW_STEP);
@@ -221,7 +253,10 @@ fn large_weight_grad<T: Element>(isa: Isa, grid: &Grid, ci: usize, co: usize, x:
                     Pairs { inputs, ci, outputs: outputs.clone(), co, tiles: tiles.len(), stride, accumulate: false };
                 // SAFETY: `acc` holds one block of inputs and the group's outputs; a block writes places of its own.
                 unsafe {
-                    multiply_pairs(isa, &v, &z, &mut acc, &pairs);
+                    match per_shard {
+                        None => multiply_pairs(isa, &v, &z, &mut acc, &pairs),
+                        Some(per_shard) => multiply_shards(isa, &v, &z, &mut acc, &pairs, per_shard),
+                    }
                     let is_later = tiles.start > 0;
                     transform_weight_grad(isa, &[&acc], plane(LANES, width), ci, block * LANES, outputs, &dw, is_later);
                 }
@@ -659,6 +694,72 @@ unsafe fn multiply_pairs_with<V: Lanes>(v: &[f32], z: &[f32], acc: &mut [f32], p
 }
 
 dispatch! {
+    unsafe fn multiply_shards = multiply_shards_with(
+        v: &[f32], z: &[f32], acc: &mut [f32], pairs: &Pairs, per_shard: usize,
+    )
+}
+
+/// `acc[ξ][ci/16][co/16][16][16]` = Σ over shards, in order, of the sums over their tiles, for the wanted channels. Both sums stay
+/// in registers.
+#[inline(always)]
+unsafe fn multiply_shards_with<V: Lanes>(v: &[f32], z: &[f32], acc: &mut [f32], pairs: &Pairs, per_shard: usize) {
+    let &Pairs { ref inputs, ci, ref outputs, co, tiles, stride, .. } = pairs;
+    let (v_plane, z_plane, acc_plane) = (plane(ci, stride), plane(co, stride), plane(inputs.len(), outputs.len()));
+    let blocks = outputs.len() / LANES;
+    let acc = &Shared::new(acc);
+    for (point, input) in (0..POINTS).flat_map(|point| (0..inputs.len() / LANES).map(move |input| (point, input))) {
+        let x_from = point * v_plane + (inputs.start + input * LANES) * stride;
+        let mut block = 0;
+        while block < blocks {
+            let d_from = point * z_plane + (outputs.start + block * LANES) * stride;
+            let to = point * acc_plane + (input * blocks + block) * LANES * LANES;
+            macro_rules! panel {
+                ($c:literal, $p:literal) => {{
+                    for row in (0..LANES).step_by($p) {
+                        // SAFETY: the caller's buffers hold the tiles and the pairs.
+                        unsafe {
+                            let mut total = [[V::zero(); $c]; $p];
+                            for first in (0..tiles).step_by(per_shard) {
+                                let mut sum = [[V::zero(); $c]; $p];
+                                for tile in first..(first + per_shard).min(tiles) {
+                                    let mut grad = [V::zero(); $c];
+                                    for c in 0..$c {
+                                        grad[c] = load(z, d_from + c * stride * LANES + tile * LANES);
+                                    }
+                                    for j in 0..$p {
+                                        let value: V = splat(v, x_from + tile * LANES + row + j);
+                                        for c in 0..$c {
+                                            sum[j][c] = value.fma(grad[c], sum[j][c]);
+                                        }
+                                    }
+                                }
+                                for j in 0..$p {
+                                    for c in 0..$c {
+                                        total[j][c] = total[j][c].add(sum[j][c]);
+                                    }
+                                }
+                            }
+                            for j in 0..$p {
+                                for c in 0..$c {
+                                    acc.store(total[j][c], to + c * LANES * LANES + (row + j) * LANES);
+                                }
+                            }
+                        }
+                    }
+                    block += $c;
+                }};
+            }
+            match (V::REGISTERS, blocks - block) {
+                (32, 4..) => panel!(4, 2),
+                (32, 2..) => panel!(2, 4),
+                (32, _) => panel!(1, 8),
+                _ => panel!(1, 2),
+            }
+        }
+    }
+}
+
+dispatch! {
     /// dw (+)= Gᵀ(Σ parts)G for sixteen input channels from `input` and the channels `outputs`.
     unsafe fn transform_weight_grad = transform_weight_grad_with(
         parts: &[&[f32]], plane: usize, ci: usize, input: usize, outputs: Range<usize>, dw: &Shared, accumulate: bool,
@@ -699,6 +800,28 @@ unsafe fn transform_weight_grad_with<V: Lanes>(
                         dw.update(taps[tap][lane], at + tap, accumulate);
                     }
                 }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shards_in_registers_add_up_to_the_bytes_of_copies() {
+        for (n, side, ci, co) in [(1, 8, 64, 64), (3, 7, 48, 80), (5, 13, 32, 112), (1, 4, 16, 16)] {
+            let conv = Conv { n, h: side, w: side, ci, co, k: 3, stride: 1, pad: 1 };
+            let values = |len: usize, step: f32| (0..len).map(|i| (i as f32 * step).sin()).collect::<Vec<_>>();
+            let (x, dy, grid) = (values(conv.x_len(), 0.7), values(conv.y_len(), 1.3), Grid::new(&conv));
+            let per_shard = grid.tiles.div_ceil(SHARDS);
+            for isa in Isa::available() {
+                let [mut copies, mut registers] = [9.0, 7.0].map(|v| vec![v; conv.w_len()]);
+                sharded_weight_grad(isa, &grid, [ci, co], Read::as_is(&x), &dy, &mut copies, per_shard);
+                wide_weight_grad(isa, &grid, [ci, co], Read::as_is(&x), &dy, &mut registers, Some(per_shard));
+                let bits = |values: &[f32]| values.iter().map(|v| v.to_bits()).collect::<Vec<_>>();
+                assert!(bits(&copies) == bits(&registers), "{isa} {conv:?}");
             }
         }
     }

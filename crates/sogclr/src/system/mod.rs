@@ -1,4 +1,8 @@
-//! What the process has used so far, and what the machine has.
+//! What the process has used so far, what the machine has, and threads that stay awake.
+
+mod awake;
+
+pub use awake::awake;
 
 /// User and system time of all threads, in seconds; `None` where the system does not tell.
 pub fn cpu_seconds() -> Option<f64> {

@@ -15,6 +15,7 @@ use crate::method::{Method, StepEnd};
 use crate::optim::{NamedGrads, Optimizer, pull_back};
 use crate::params::to_matrix;
 use crate::state::SampleState;
+use crate::system::awake;
 use burn::tensor::{Device, Gradients, Tensor};
 use ndarray::{Axis, s};
 use std::ops::Range;
@@ -78,7 +79,7 @@ impl Learner {
     /// Advances by one batch. An error leaves everything as it was.
     pub fn step(&mut self, batch: &Batch, plan: &StepPlan, group: &Group) -> Result<StepOutput, LossError> {
         // On a thread of the pool: its parallel parts start at once, where another thread would have to be woken for each.
-        rayon::scope(|_| self.step_in_pool(batch, plan, group))
+        rayon::scope(|_| awake(|| self.step_in_pool(batch, plan, group)))
     }
 
     fn step_in_pool(&mut self, batch: &Batch, plan: &StepPlan, group: &Group) -> Result<StepOutput, LossError> {
