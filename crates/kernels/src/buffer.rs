@@ -1,8 +1,8 @@
 //! Aligned buffers from memory that is used again: a training step asks for the same sizes every time, and pages that
 //! the system would clear anew at each step cost as much as the arithmetic on them.
 //!
-//! Large slabs are taken from the system once and kept; buffers are cut from them at the lowest place that fits, and
-//! neighbours join again when they are dropped.
+//! Large slabs are taken from the system once and kept; buffers are cut from the oldest that has room, at the lowest place that
+//! fits, and neighbours join again when they are dropped. So the last slab is touched no further than is needed.
 
 use crate::element::Element;
 use std::alloc::{Layout, alloc_zeroed, handle_alloc_error};
@@ -31,18 +31,28 @@ pub struct Buffer<T: Element = f32> {
 struct Place {
     at: NonNull<u8>,
     size: usize,
-    /// Address of the slab: only places of one slab join.
+    /// Number of the slab: only places of one slab join.
     slab: usize,
+}
+
+impl Place {
+    fn start(&self) -> usize {
+        self.at.addr().get()
+    }
 }
 
 // SAFETY: a place belongs to one buffer or to the pool, and floats may be sent and shared.
 unsafe impl Send for Place {}
 unsafe impl Sync for Place {}
 
-/// Free places of all slabs, by address.
-struct Pool(BTreeMap<usize, Place>);
+struct Pool {
+    /// Free places by slab, then by address.
+    free: BTreeMap<(usize, usize), Place>,
+    /// Slabs there are.
+    slabs: usize,
+}
 
-static POOL: Mutex<Pool> = Mutex::new(Pool(BTreeMap::new()));
+static POOL: Mutex<Pool> = Mutex::new(Pool { free: BTreeMap::new(), slabs: 0 });
 
 fn pool() -> std::sync::MutexGuard<'static, Pool> {
     // A panic elsewhere cannot leave the pool half changed.
@@ -94,38 +104,43 @@ impl<T: Element> DerefMut for Buffer<T> {
 }
 
 impl Pool {
-    /// The lowest place that fits.
+    /// The lowest place that fits, in the oldest slab that has one.
     fn take(&mut self, size: usize) -> Place {
-        let fitting = self.0.values().find(|free| free.size >= size).copied();
-        let free = fitting.unwrap_or_else(|| new_slab(size.max(SLAB)));
-        self.0.remove(&free.at.addr().get());
+        let fitting = self.free.values().find(|free| free.size >= size).copied();
+        let free = fitting.unwrap_or_else(|| {
+            self.slabs += 1;
+            new_slab(size.max(SLAB), self.slabs)
+        });
+        self.free.remove(&(free.slab, free.start()));
         if free.size > size {
             // SAFETY: the rest is inside the slab.
             let rest = unsafe { free.at.add(size) };
-            self.0.insert(rest.addr().get(), Place { at: rest, size: free.size - size, slab: free.slab });
+            self.keep(Place { at: rest, size: free.size - size, slab: free.slab });
         }
         Place { size, ..free }
     }
 
+    fn keep(&mut self, free: Place) {
+        self.free.insert((free.slab, free.start()), free);
+    }
+
     /// Takes a place back and joins it with its free neighbours.
     fn give(&mut self, place: Place) {
-        let (mut free, start) = (place, place.at.addr().get());
-        let before = self.0.range(..start).next_back().map(|(_, before)| *before);
-        if let Some(before) = before.filter(|b| b.slab == free.slab && b.at.addr().get() + b.size == start) {
-            self.0.remove(&before.at.addr().get());
+        let (mut free, slab) = (place, place.slab);
+        let before = self.free.range((slab, 0)..(slab, place.start())).next_back().map(|(_, before)| *before);
+        if let Some(before) = before.filter(|before| before.start() + before.size == place.start()) {
+            self.free.remove(&(slab, before.start()));
             free = Place { size: before.size + free.size, ..before };
         }
-        let end = start + place.size;
-        if let Some(after) = self.0.get(&end).copied().filter(|after| after.slab == free.slab) {
-            self.0.remove(&end);
+        if let Some(after) = self.free.remove(&(slab, place.start() + place.size)) {
             free.size += after.size;
         }
-        self.0.insert(free.at.addr().get(), free);
+        self.keep(free);
     }
 }
 
 /// Zeroed memory from the system, on huge pages where it has them.
-fn new_slab(size: usize) -> Place {
+fn new_slab(size: usize, number: usize) -> Place {
     // Without an alignment of its own, so that the system gives pages that are zero already and not touched.
     let layout = Layout::from_size_align(size + SLAB_ALIGN, 1).expect("a slab is smaller than the address space");
     // SAFETY: the size is not zero.
@@ -138,7 +153,7 @@ fn new_slab(size: usize) -> Place {
     unsafe {
         libc::madvise(at.as_ptr().cast(), size, libc::MADV_HUGEPAGE);
     }
-    Place { at, size, slab: at.addr().get() }
+    Place { at, size, slab: number }
 }
 
 #[cfg(test)]
@@ -149,13 +164,13 @@ mod tests {
 
     /// A pool over one slab of `lines` lines that is never read.
     fn pool(lines: usize) -> Pool {
-        let at = NonNull::<[u8; LINE]>::dangling().cast();
-        let slab = at.addr().get();
-        Pool(BTreeMap::from([(slab, Place { at, size: lines * LINE, slab })]))
+        let mut pool = Pool { free: BTreeMap::new(), slabs: 2 };
+        pool.keep(Place { at: NonNull::<[u8; LINE]>::dangling().cast(), size: lines * LINE, slab: 2 });
+        pool
     }
 
     fn sizes(pool: &Pool) -> Vec<usize> {
-        pool.0.values().map(|free| free.size / LINE).collect()
+        pool.free.values().map(|free| free.size / LINE).collect()
     }
 
     #[test]
@@ -179,10 +194,23 @@ mod tests {
     fn places_of_two_slabs_do_not_join() {
         let mut pool = pool(2);
         let first = pool.take(2 * LINE);
-        let second = Place { at: unsafe { first.at.byte_add(2 * LINE) }, size: LINE, slab: first.slab + 2 * LINE };
+        let second = Place { at: unsafe { first.at.byte_add(2 * LINE) }, size: LINE, slab: 3 };
         pool.give(second);
         pool.give(first);
         assert_eq!(sizes(&pool), [2, 1]);
+    }
+
+    #[test]
+    fn the_oldest_slab_that_has_room_is_filled_first() {
+        let mut pool = pool(4);
+        let newest = pool.take(4 * LINE);
+        // An older slab at a higher address.
+        let oldest = Place { at: unsafe { newest.at.byte_add(8 * LINE) }, size: 2 * LINE, slab: 1 };
+        pool.give(oldest);
+        pool.give(newest);
+        let [one, large, last] = [1, 2, 1].map(|lines| pool.take(lines * LINE));
+        assert_eq!([one.slab, large.slab, last.slab], [1, 2, 1]);
+        assert_eq!((one.at, large.at), (oldest.at, newest.at));
     }
 
     #[test]
