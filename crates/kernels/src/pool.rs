@@ -1,6 +1,9 @@
-//! Pooling on channel-last activations `[n, h, w, c]`, one task for each image.
+//! Pooling on channel-last activations `[n, h, w, c]`, one task for each image. Nothing rounds but the storing of bf16, so the
+//! instruction set, always the best, changes no byte.
 
 use crate::element::Element;
+use crate::isa::{Isa, dispatch};
+use crate::lanes::Lanes;
 use rayon::prelude::*;
 
 /// A 3×3 maximum with stride 2 and a border of one, as in the stem of a ResNet.
@@ -51,17 +54,27 @@ pub fn max_pool<T: Element>(pool: MaxPool, x: &[T], y: &mut [T]) {
     pool.check(x.len(), y.len());
     let (_, wo) = pool.out();
     let images = x.par_chunks(pool.x_len() / pool.n).zip(y.par_chunks_mut(pool.y_len() / pool.n));
-    images.for_each(|(x, y)| {
-        for (index, y) in y.chunks_exact_mut(pool.c).enumerate() {
-            y.fill(T::from_f32(f32::NEG_INFINITY));
-            for at in pool.window(index / wo, index % wo) {
-                for (y, &value) in y.iter_mut().zip(&x[at..]) {
-                    let x = value.to_f32();
-                    *y = if x > y.to_f32() || x.is_nan() { value } else { *y };
-                }
+    let isa = Isa::best();
+    // SAFETY: bounds are checked inside.
+    images.for_each(|(x, y)| unsafe { max_image(isa, &pool, wo, x, y) });
+}
+
+dispatch! {
+    unsafe fn max_image<T> = max_image_with(pool: &MaxPool, wo: usize, x: &[T], y: &mut [T])
+}
+
+/// Plain loops, which the compiler turns into lanes.
+#[inline(always)]
+unsafe fn max_image_with<V: Lanes, T: Element>(pool: &MaxPool, wo: usize, x: &[T], y: &mut [T]) {
+    for (index, y) in y.chunks_exact_mut(pool.c).enumerate() {
+        y.fill(T::from_f32(f32::NEG_INFINITY));
+        for at in pool.window(index / wo, index % wo) {
+            for (y, &value) in y.iter_mut().zip(&x[at..]) {
+                let x = value.to_f32();
+                *y = if x > y.to_f32() || x.is_nan() { value } else { *y };
             }
         }
-    });
+    }
 }
 
 /// dx = dy at the first place of each window that holds its maximum `y`. `dx` is overwritten.
@@ -71,34 +84,55 @@ pub fn max_pool_grad<T: Element>(pool: MaxPool, x: &[T], y: &[T], dy: &[T], dx: 
     let (ho, wo) = pool.out();
     let (x_image, y_image) = (pool.x_len() / pool.n, pool.y_len() / pool.n);
     let outputs = y.par_chunks(y_image).zip(dy.par_chunks(y_image));
+    let isa = Isa::best();
     x.par_chunks(x_image).zip(dx.par_chunks_mut(x_image)).zip(outputs).for_each(|((x, dx), (y, dy))| {
-        let row = pool.w * pool.c;
-        // Sums in f32 of the rows 2r−1, 2r and 2r+1 that the windows of output row r cover; the last is the next one's first.
-        let mut sums = vec![0.0_f32; 3 * row];
-        let mut left = vec![0.0_f32; pool.c];
-        for r in 0..ho {
-            for q in 0..wo {
-                let output = (r * wo + q) * pool.c;
-                let (y, dy) = (&y[output..][..pool.c], &dy[output..][..pool.c]);
-                left.iter_mut().zip(dy).for_each(|(left, dy)| *left = dy.to_f32());
-                for at in pool.window(r, q) {
-                    let pixel = sums[at + row - 2 * r * row..].iter_mut().zip(&x[at..]);
-                    for ((left, y), (dx, x)) in left.iter_mut().zip(y).zip(pixel) {
-                        let is_first = x.to_f32() == y.to_f32();
-                        let grad = if is_first { *left } else { 0.0 };
-                        *dx += grad;
-                        *left = if is_first { 0.0 } else { *left };
-                    }
+        // SAFETY: bounds are checked inside.
+        unsafe { max_grad_image(isa, &pool, (ho, wo), x, y, dy, dx) };
+    });
+}
+
+dispatch! {
+    unsafe fn max_grad_image<T> = max_grad_image_with(
+        pool: &MaxPool, out: (usize, usize), x: &[T], y: &[T], dy: &[T], dx: &mut [T],
+    )
+}
+
+/// As above.
+#[inline(always)]
+unsafe fn max_grad_image_with<V: Lanes, T: Element>(
+    pool: &MaxPool,
+    (ho, wo): (usize, usize),
+    x: &[T],
+    y: &[T],
+    dy: &[T],
+    dx: &mut [T],
+) {
+    let row = pool.w * pool.c;
+    // Sums in f32 of the rows 2r−1, 2r and 2r+1 that the windows of output row r cover; the last is the next one's first.
+    let mut sums = vec![0.0_f32; 3 * row];
+    let mut left = vec![0.0_f32; pool.c];
+    for r in 0..ho {
+        for q in 0..wo {
+            let output = (r * wo + q) * pool.c;
+            let (y, dy) = (&y[output..][..pool.c], &dy[output..][..pool.c]);
+            left.iter_mut().zip(dy).for_each(|(left, dy)| *left = dy.to_f32());
+            for at in pool.window(r, q) {
+                let pixel = sums[at + row - 2 * r * row..].iter_mut().zip(&x[at..]);
+                for ((left, y), (dx, x)) in left.iter_mut().zip(y).zip(pixel) {
+                    let is_first = x.to_f32() == y.to_f32();
+                    let grad = if is_first { *left } else { 0.0 };
+                    *dx += grad;
+                    *left = if is_first { 0.0 } else { *left };
                 }
             }
-            let done = (2 * r).saturating_sub(1)..if r + 1 == ho { pool.h } else { 2 * r + 1 };
-            let from = done.start * row + row - 2 * r * row;
-            let (dx, sums_done) = (&mut dx[done.start * row..done.end * row], &sums[from..]);
-            dx.iter_mut().zip(sums_done).for_each(|(dx, sum)| *dx = T::from_f32(*sum));
-            sums.copy_within(2 * row.., 0);
-            sums[row..].fill(0.0);
         }
-    });
+        let done = (2 * r).saturating_sub(1)..if r + 1 == ho { pool.h } else { 2 * r + 1 };
+        let from = done.start * row + row - 2 * r * row;
+        let (dx, sums_done) = (&mut dx[done.start * row..done.end * row], &sums[from..]);
+        dx.iter_mut().zip(sums_done).for_each(|(dx, sum)| *dx = T::from_f32(*sum));
+        sums.copy_within(2 * row.., 0);
+        sums[row..].fill(0.0);
+    }
 }
 
 /// y `[n, h/2, w/2, c]` = the mean over 2×2 pixels of x `[n, h, w, c]`; sides are even. `y` is overwritten.
