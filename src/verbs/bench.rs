@@ -85,8 +85,8 @@ pub struct Step {
 
 /// Time each convolution of a network: forward, input gradient and weight gradient.
 ///
-/// Speeds are GFLOP/s of the direct sum, and as a share of the fastest matrix product on the same threads; Winograd's
-/// algorithm does the same work with fewer multiplications and so can exceed 100 %.
+/// Speeds are GFLOP/s of the direct sum, and as a share of what binds: the fastest matrix product on the same threads, or,
+/// marked m, the memory. Winograd's algorithm does the same work with fewer multiplications and so can exceed 100 %.
 #[derive(Args)]
 pub struct Kernels {
     #[command(flatten)]
@@ -270,7 +270,6 @@ impl Kernels {
             say!("{}", serde_json::to_string(&report).expect("a report is plain data"));
             return Ok(());
         }
-        let cell = |speed: f64| format!("{speed:.0} ({:.0} %)", 100.0 * speed / report.peak);
         let rows: Vec<Vec<String>> = report
             .layers
             .iter()
@@ -278,6 +277,8 @@ impl Kernels {
                 let shape = format!("{}x{} stride {}", layer.kernel, layer.kernel, layer.stride);
                 let channels = format!("{} -> {}", layer.input, layer.output);
                 let size = format!("{} px", layer.size);
+                let mark = if layer.is_memory_bound { " m" } else { "" };
+                let cell = |speed: f64| format!("{speed:.0} ({:.0} %{mark})", 100.0 * speed / layer.limit);
                 let speeds = [layer.forward, layer.input_grad, layer.weight_grad].map(cell);
                 [vec![shape, size, channels, layer.count.to_string()], speeds.to_vec()].concat()
             })
@@ -285,7 +286,12 @@ impl Kernels {
         let header = ["kernel", "input", "channels", "layers", "forward", "input grad", "weight grad"];
         say!("{}\n", table(&header, &rows));
         let threads = rayon::current_num_threads();
-        say!("GFLOP/s of the direct sum and share of the matrix-product peak, {:.0} on {threads} threads", report.peak);
+        say!(
+            "GFLOP/s of the direct sum and share of what binds on {threads} threads: the matrix-product peak, {:.0}, or (m) the \
+             memory, {:.0} GB/s",
+            report.peak,
+            report.bandwidth
+        );
         Ok(())
     }
 }

@@ -58,6 +58,12 @@ fn lists_every_shape_and_the_peak(precision: &str) {
     let count: u64 = layers.iter().map(|layer| layer["count"].as_u64().unwrap()).sum();
     assert_eq!(count, 9, "stem, six 3x3 and two shortcuts");
     assert!(layers.iter().all(|layer| layer["weight_grad"].as_f64().unwrap() > 0.0));
+    let (peak, bandwidth) = (report["peak"].as_f64().unwrap(), report["bandwidth"].as_f64().unwrap());
+    let is_bound = |layer: &Value| {
+        let limit = layer["limit"].as_f64().unwrap();
+        limit > 0.0 && (limit < peak) == layer["is_memory_bound"].as_bool().unwrap()
+    };
+    assert!(bandwidth > 0.0 && layers.iter().all(is_bound), "{report}");
 }
 
 #[test]

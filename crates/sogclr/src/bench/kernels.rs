@@ -1,16 +1,19 @@
-//! The convolutions of a network, shape by shape, beside the fastest matrix product that the same threads reach.
+//! The convolutions of a network, shape by shape, beside what binds them: the fastest matrix product that the same threads reach,
+//! or the memory.
 
 use super::median;
 use crate::encoder::{Compute, EncoderConfig, Precision};
 use rayon::prelude::*;
 use serde::Serialize;
-use sogclr_kernels::{Buffer, Conv, Element, Engine, bf16, conv2d, conv2d_input_grad, conv2d_weight_grad};
+use sogclr_kernels::{Buffer, Conv, Element, Engine, add_to, bf16, conv2d, conv2d_input_grad, conv2d_weight_grad};
 use std::time::{Duration, Instant};
 
 /// How long each measurement repeats.
 const ENOUGH: Duration = Duration::from_millis(150);
 /// Side of the matrices whose product gives the peak: their panels fit the cache.
 const PEAK_SIDE: usize = 384;
+/// Floats of each of the two buffers whose sum gives the speed of the memory: more than the caches hold.
+const STREAM: usize = 1 << 24;
 
 /// One shape; speeds in GFLOP/s of the direct sum. Winograd's algorithm does that work with fewer products and so can
 /// exceed the peak.
@@ -34,6 +37,10 @@ pub struct LayerSpeed {
     pub input_grad: f64,
     /// GFLOP/s of the gradient of the weight.
     pub weight_grad: f64,
+    /// GFLOP/s that the peak of the products allows, or the memory where that is less.
+    pub limit: f64,
+    /// Whether the memory binds: inputs, weights and outputs, each once, take longer than the direct sum at its peak.
+    pub is_memory_bound: bool,
 }
 
 /// The convolutions of a network beside the machine's peak.
@@ -41,6 +48,8 @@ pub struct LayerSpeed {
 pub struct KernelSpeeds {
     /// GFLOP/s of the fastest matrix product on all threads.
     pub peak: f64,
+    /// GB/s of large sums, read and written, on all threads.
+    pub bandwidth: f64,
     /// Every distinct shape, in the order of the network.
     pub layers: Vec<LayerSpeed>,
 }
@@ -67,12 +76,15 @@ fn measure<T: Element>(
     size: usize,
     mut done: impl FnMut(&LayerSpeed),
 ) -> KernelSpeeds {
-    let peak = matmul_peak::<T>(engine);
+    let (peak, bandwidth) = (matmul_peak::<T>(engine), bandwidth(engine));
     let mut layers = Vec::new();
     for (count, shape) in encoder.spec().convolutions(size, 3) {
         let conv = Conv { n: images, ..shape };
         let (mut x, mut w, mut y) = (filled::<T>(conv.x_len()), filled::<f32>(conv.w_len()), filled::<T>(conv.y_len()));
+        let (limit, is_memory_bound) = limit(conv.flops(), bytes::<T>(&conv), peak, bandwidth);
         let layer = LayerSpeed {
+            limit,
+            is_memory_bound,
             count,
             size: conv.h,
             input: conv.ci,
@@ -86,7 +98,26 @@ fn measure<T: Element>(
         done(&layer);
         layers.push(layer);
     }
-    KernelSpeeds { peak, layers }
+    KernelSpeeds { peak, bandwidth, layers }
+}
+
+/// GFLOP/s of `flops` on `bytes` that arithmetic or memory allow, and whether it is the memory.
+fn limit(flops: usize, bytes: usize, peak: f64, bandwidth: f64) -> (f64, bool) {
+    let by_memory = flops as f64 / bytes as f64 * bandwidth;
+    (peak.min(by_memory), by_memory < peak)
+}
+
+/// Of input, weights and output: in each direction two are read and one is written.
+fn bytes<T>(conv: &Conv) -> usize {
+    (conv.x_len() + conv.y_len()) * size_of::<T>() + conv.w_len() * size_of::<f32>()
+}
+
+/// GB/s of a sum in place, which reads two values and writes one.
+fn bandwidth(engine: Engine) -> f64 {
+    let (mut a, b) = (filled::<f32>(STREAM), filled::<f32>(STREAM));
+    let moved = 3 * STREAM * size_of::<f32>();
+    let best = times(|| add_to(engine.isa, &mut a, &b)).into_iter().fold(f64::INFINITY, f64::min);
+    moved as f64 / best / 1e9
 }
 
 fn filled<T: Element>(len: usize) -> Buffer<T> {
@@ -126,4 +157,23 @@ fn times(mut work: impl FnMut()) -> Vec<f64> {
 
 fn gflops(flops: usize, work: impl FnMut()) -> f64 {
     flops as f64 / median(times(work)) / 1e9
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// 8 flops for each byte at 50 GB/s are 400 GFLOP/s.
+    #[test]
+    fn what_is_less_binds() {
+        assert_eq!(limit(8000, 1000, 300.0, 50.0), (300.0, false));
+        assert_eq!(limit(8000, 1000, 500.0, 50.0), (400.0, true));
+    }
+
+    #[test]
+    fn a_layer_moves_its_input_its_output_and_its_weights() {
+        let conv = Conv { n: 2, h: 4, w: 4, ci: 3, co: 5, k: 1, stride: 2, pad: 0 };
+        assert_eq!(bytes::<f32>(&conv), 4 * (2 * 16 * 3 + 2 * 4 * 5 + 15));
+        assert_eq!(bytes::<bf16>(&conv), 2 * (2 * 16 * 3 + 2 * 4 * 5) + 4 * 15);
+    }
 }
