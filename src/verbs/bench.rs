@@ -11,7 +11,7 @@ use sogclr::bench::{self, StepBench, WARM_UP, measure_kernels, measure_loss};
 use sogclr::check::Problem;
 use sogclr::comm::Group;
 use sogclr::config::{DeviceName, RunConfig, check_precision};
-use sogclr::data::Modality;
+use sogclr::data::{Dataset, Modality};
 use sogclr::encoder::{Compute, EncoderConfig, HeadConfig, ModelConfig, Precision};
 use sogclr::math::Layout;
 use sogclr::method::{MethodConfig, Setting};
@@ -24,6 +24,7 @@ pub enum Bench {
     Kernels(Kernels),
     Loss(LossBench),
     Data(Box<DataBench>),
+    Index(Box<IndexBench>),
 }
 
 #[derive(Args)]
@@ -134,6 +135,48 @@ pub struct DataBench {
     json: bool,
 }
 
+/// Time and memory of the list of a run's images: to list them, to check them, and to compare them as a resumed run does.
+///
+/// Of DATA, with the cache of checks as `pretrain` uses it: the second time tells how long a run takes to begin. Or of so many
+/// images that are nowhere. Memory is the most that was resident at once, less what the program had before.
+#[derive(Args)]
+pub struct IndexBench {
+    #[command(flatten)]
+    options: RunOptions,
+    /// Imagine so many images in place of DATA
+    #[arg(long, value_name = "N", conflicts_with = "data")]
+    samples: Option<usize>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl IndexBench {
+    fn run(self) -> Result<(), CliError> {
+        if self.samples == Some(0) {
+            return Err(CliError::Input("--samples is 0: imagine at least 1 image".into()));
+        }
+        let (config, seed) = self.options.overrides()?.data()?;
+        let check = config.check;
+        let open = || match self.samples {
+            Some(samples) => bench::imagined(samples),
+            None => Dataset::open(&config, seed),
+        };
+        let speed = bench::measure_index(open, check, || {})?;
+        if self.json {
+            say!("{}", serde_json::to_string(&speed).expect("a report is plain data"));
+            return Ok(());
+        }
+        say!("{} images: listed in {:.1} s, checked in {:.1} s", speed.samples, speed.open_s, speed.check_s);
+        say!("compared with their manifest in {:.1} s, ordered in {:.1} s", speed.verify_s, speed.order_s);
+        if let Some(bytes) = speed.peak_bytes_per_sample {
+            say!("{bytes:.0} bytes an image at most in memory");
+        }
+        say!("{:.0} bytes an image in the manifest", speed.disk_bytes_per_sample);
+        Ok(())
+    }
+}
+
 impl DataBench {
     fn run(self) -> Result<(), CliError> {
         let (config, data) = RunConfig::open(&self.options.overrides()?)?;
@@ -174,6 +217,7 @@ impl Bench {
             Self::Kernels(verb) => verb.run(),
             Self::Loss(verb) => verb.run(),
             Self::Data(verb) => verb.run(),
+            Self::Index(verb) => verb.run(),
         }
     }
 }

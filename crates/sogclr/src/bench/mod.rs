@@ -1,11 +1,13 @@
 //! Measurements of speed and memory: a whole training step, the kernels layer by layer, a loss alone, and the making of views.
 
 mod data;
+mod index;
 mod kernels;
 mod loss;
 mod step;
 
 pub use data::{DataBench, DataShares, DataSpeed};
+pub use index::{IndexSpeed, imagined, measure_index};
 pub use kernels::{KernelSpeeds, LayerSpeed, measure_kernels};
 pub use loss::{LossSpeed, measure_loss};
 pub use step::{StepBench, StepSpeed, WARM_UP};

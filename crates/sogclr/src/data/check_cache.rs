@@ -87,6 +87,11 @@ impl CheckCache {
         let mut cache = Self { folder: folder.to_owned(), key, title, known, own: None, left, notes: Vec::new() };
         for path in cache.others() {
             let Ok(file) = File::open(&path) else { continue };
+            if path.extension().is_some_and(|extension| extension == "new") {
+                // Killed while it merged: all of it is in other files.
+                let _ = file.try_lock().map(|()| std::fs::remove_file(&path));
+                continue;
+            }
             // What a live process writes is of use, too, as far as it has come.
             if file.try_lock().is_ok() {
                 cache.left.push(path);
@@ -110,7 +115,8 @@ impl CheckCache {
 
     /// What checks of the same images write, or have left.
     fn others(&self) -> Vec<PathBuf> {
-        let is_other = |name: &str| name.starts_with(&self.key) && name.ends_with(".partial");
+        let is_other =
+            |name: &str| name.starts_with(&self.key) && (name.ends_with(".partial") || name.ends_with(".new"));
         let entries = self.folder.read_dir().into_iter().flatten().flatten();
         let named = entries.filter(|entry| entry.file_name().to_str().is_some_and(is_other));
         named.map(|entry| entry.path()).collect()
@@ -214,7 +220,9 @@ impl CheckCache {
         let streams = all.filter_map(|path| Stream::open(File::open(path).ok()?, &self.title).ok().flatten());
         let mut streams: Vec<Stream> = streams.collect();
         let new = self.folder.join(format!("{}.{}.new", self.key, std::process::id()));
-        let mut writer = Writer::new(BufWriter::new(File::create(&new)?), &self.title)?;
+        let file = File::create(&new)?;
+        let _ = file.try_lock();
+        let mut writer = Writer::new(BufWriter::new(file), &self.title)?;
         loop {
             let next = streams.iter().filter_map(|stream| stream.next.as_ref());
             let Some(least) = next.min_by(|a, b| Self::compare(&a.name, &b.name)) else { break };

@@ -321,6 +321,9 @@ mod tests {
         found[..4].iter().for_each(|record| killed.learn(record.as_ref().unwrap()));
         killed.flush();
         killed.kill();
+        let key = std::fs::read_dir(cache.path()).unwrap().next().unwrap().unwrap().file_name();
+        let merging = format!("{}.1.new", key.to_str().unwrap().split('.').next().unwrap());
+        std::fs::write(cache.path().join(merging), b"half").unwrap();
         let all = || checked(cache.path(), root.path(), CheckImages::All, None);
         assert_eq!((all().1, all().1), (2, 0));
         assert_eq!(std::fs::read_dir(cache.path()).unwrap().count(), 1, "what it left is cleared away");

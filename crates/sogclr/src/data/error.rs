@@ -141,7 +141,7 @@ pub enum DataError {
     #[error("cannot use a temporary file: {0}; free some space there, or name another folder in TMPDIR")]
     Scratch(std::io::Error),
     /// The data differs from the run's manifest; the first difference.
-    #[error("the data changed since the run began: {0}; restore it, or start a new run")]
+    #[error("the data changed since the run began: {0}; restore it, resume on what there is now, or start a new run")]
     Changed(String),
 }
 

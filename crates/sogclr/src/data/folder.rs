@@ -1,6 +1,7 @@
 //! Any folder of images, recursive; `tree.rs` says what is a split and what is a class.
 
 use super::image::{Rows, header_dimensions};
+use super::names::Names;
 use super::tree::{Tree, place};
 use super::{DataError, Dimensions, Fingerprint, Image, Layout, Source};
 use std::collections::{HashSet, VecDeque};
@@ -15,21 +16,30 @@ const EXTENSIONS: [&str; 8] = ["jpg", "jpeg", "png", "webp", "gif", "bmp", "tif"
 pub(super) struct FolderImages {
     pub root: PathBuf,
     /// Relative to `root`.
-    pub files: Vec<PathBuf>,
+    files: Names,
 }
 
 impl FolderImages {
+    /// The images `files`, relative to `root`, whose names are valid UTF-8.
+    pub fn new(root: PathBuf, files: Vec<PathBuf>) -> Self {
+        Self { root, files: files.iter().map(|file| file.to_string_lossy()).collect() }
+    }
+
+    fn path(&self, index: usize) -> PathBuf {
+        self.root.join(self.files.get(index))
+    }
+
     fn read(&self, index: usize) -> Result<Vec<u8>, DataError> {
-        let path = self.root.join(&self.files[index]);
+        let path = self.path(index);
         std::fs::read(&path).map_err(|source| DataError::Read { path, source })
     }
 
     fn decode(&self, rows: Rows, index: usize) -> Result<Image, DataError> {
-        Image::decode_to(rows, &self.read(index)?, &self.root.join(&self.files[index]).display().to_string())
+        Image::decode_to(rows, &self.read(index)?, &self.path(index).display().to_string())
     }
 
     fn shape(&self, rows: Rows, index: usize) -> Result<Dimensions, DataError> {
-        let path = self.root.join(&self.files[index]);
+        let path = self.path(index);
         let name = path.display().to_string();
         let file = File::open(&path).map_err(|source| DataError::Read { path, source })?;
         header_dimensions(rows, BufReader::new(file), &name)
@@ -50,12 +60,12 @@ impl Source for FolderImages {
     }
 
     fn name(&self, index: usize) -> String {
-        self.files[index].to_string_lossy().into_owned()
+        self.files.get(index)
     }
 
     fn check(&self, index: usize) -> Result<Fingerprint, DataError> {
         let bytes = self.read(index)?;
-        Image::decode(&bytes, &self.root.join(&self.files[index]).display().to_string())?;
+        Image::decode(&bytes, &self.path(index).display().to_string())?;
         Ok(Fingerprint::of(&bytes))
     }
 
@@ -72,7 +82,7 @@ impl Source for FolderImages {
     }
 
     fn stamp(&self, index: usize) -> Option<(u64, u128)> {
-        let meta = std::fs::metadata(self.root.join(&self.files[index])).ok()?;
+        let meta = std::fs::metadata(self.path(index)).ok()?;
         let modified = meta.modified().ok()?.duration_since(UNIX_EPOCH).ok()?.as_nanos();
         Some((meta.len(), modified))
     }
@@ -102,7 +112,7 @@ impl Tree for Folder<'_> {
     }
 
     fn source(&self, folder: &Path, files: Vec<PathBuf>) -> Arc<dyn Source> {
-        Arc::new(FolderImages { root: place(self.0, folder), files })
+        Arc::new(FolderImages::new(place(self.0, folder), files))
     }
 }
 

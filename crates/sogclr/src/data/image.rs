@@ -1,6 +1,6 @@
 //! Decoded images.
 
-use super::{DataError, Fingerprint};
+use super::DataError;
 use image::metadata::Orientation;
 use image::{ImageDecoder, ImageReader};
 use std::io::{BufRead, Cursor, Seek};
@@ -65,6 +65,22 @@ impl From<Vec<u16>> for Samples {
 impl From<Vec<f32>> for Samples {
     fn from(values: Vec<f32>) -> Self {
         Self::F32(values)
+    }
+}
+
+/// Content hash and size of what is stored of an image.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fingerprint {
+    /// BLAKE3, as hexadecimal digits.
+    pub hash: String,
+    /// Bytes.
+    pub size: u64,
+}
+
+impl Fingerprint {
+    /// Of these bytes.
+    pub fn of(bytes: &[u8]) -> Self {
+        Self { hash: blake3::hash(bytes).to_hex().to_string(), size: bytes.len() as u64 }
     }
 }
 

@@ -49,7 +49,7 @@ fn read(path: &Path) -> Result<Dataset, DataError> {
     };
     let (classes, labels) = numbered.map_or((Vec::new(), None), |(classes, labels)| (classes, Some(labels)));
     let root = path.parent().map(Path::to_owned).unwrap_or_default();
-    let train = Split::new(Arc::new(FolderImages { root, files }), labels);
+    let train = Split::new(Arc::new(FolderImages::new(root, files)), labels);
     let title = path.display().to_string();
     Ok(Dataset {
         title,

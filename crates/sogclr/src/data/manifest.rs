@@ -172,6 +172,14 @@ impl Manifest {
         Self { content: Box::new(Cursor::new(bytes)), path: Self::FILE.into() }
     }
 
+    /// Of these records.
+    #[cfg(test)]
+    pub(super) fn of_records(records: impl Iterator<Item = Record>) -> Self {
+        let mut writer = spool().unwrap();
+        records.for_each(|record| writer.push(&record).unwrap());
+        Self::finish(writer).unwrap()
+    }
+
     /// The content of its file.
     pub fn content(&mut self) -> Result<impl Read, DataError> {
         self.content.rewind().map_err(DataError::Scratch)?;

@@ -20,14 +20,16 @@ mod layout;
 mod ledger;
 mod list;
 mod manifest;
+mod matching;
 mod memory;
 mod named_labels;
+mod names;
 pub mod pairs;
 mod shards;
 mod subset;
 mod tree;
 
-pub use self::image::{Dimensions, Image, Samples};
+pub use self::image::{Dimensions, Fingerprint, Image, Samples};
 pub use checks::CheckImages;
 pub use config::DataConfig;
 pub use describe::Description;
@@ -35,6 +37,8 @@ pub(crate) use embedded::EMBEDDED;
 pub use error::DataError;
 pub use layout::Layout;
 pub use manifest::{Checked, Manifest, ManifestEntry};
+pub use matching::Matching;
+pub(crate) use names::Names;
 
 use crate::math::{Purpose, SampleRng};
 use archive::Archive;
@@ -56,22 +60,6 @@ pub enum Modality {
     Images,
     /// An image with texts.
     Pairs,
-}
-
-/// Content hash and size of what is stored of an image.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Fingerprint {
-    /// BLAKE3, as hexadecimal digits.
-    pub hash: String,
-    /// Bytes.
-    pub size: u64,
-}
-
-impl Fingerprint {
-    /// Of these bytes.
-    pub fn of(bytes: &[u8]) -> Self {
-        Self { hash: blake3::hash(bytes).to_hex().to_string(), size: bytes.len() as u64 }
-    }
 }
 
 /// Where images of one split come from. Two methods are enough for images of one's own: see `examples/own_data.rs`.

@@ -220,7 +220,7 @@ impl Store {
         let split = match self {
             Self::Folder(root) => {
                 let files = names.into_iter().map(PathBuf::from).collect();
-                Split::new(Arc::new(FolderImages { root: root.clone(), files }), None)
+                Split::new(Arc::new(FolderImages::new(root.clone(), files)), None)
             }
             Self::Zip(path, regions) => {
                 let regions = names.into_iter().filter_map(|name| regions[name].clone()).collect();
