@@ -97,6 +97,10 @@ impl From<TrainError> for CliError {
                 "{} is not a run folder (it has no config.toml): name the folder that `sogclr pretrain --out` made",
                 folder.display()
             ),
+            TrainError::Data(DataError::Changed(what)) => format!(
+                "the data changed since the run began: {what}; restore it, go on with what there is now by `sogclr resume RUN \
+                 --data PATH`, or start a new run"
+            ),
             // What was edited in a file is mended there.
             error @ TrainError::Edited { .. } => error.to_string(),
             error => with_flags(&error.to_string()),

@@ -121,8 +121,11 @@ pub struct RunOptions {
     /// What activations are stored as on the CPU: f32, or bf16 for half the memory, and faster
     #[arg(long, value_name = "NAME")]
     pub precision: Option<String>,
-    /// Safetensors file with weights to start from: torchvision's names, or open_clip's for image–text pairs
-    #[arg(long, value_name = "FILE")]
+    /// Weights to start from: a safetensors file with torchvision's names, or open_clip's for image–text pairs; or a run
+    ///
+    /// Of a run with the same encoder: its newest weights, its head where that is the same, and u of the images that are the
+    /// same by content where method and temperature are, too.
+    #[arg(long, value_name = "FILE or RUN")]
     pub init: Option<PathBuf>,
     /// Keep the checkpoint of every E-th epoch
     #[arg(long, value_name = "E")]

@@ -5,6 +5,7 @@ use super::report::leave_report;
 use crate::error::CliError;
 use crate::interrupt::stop_on_ctrl_c;
 use crate::output::{note, say};
+use crate::progress::Counter;
 use clap::Args;
 use sogclr::comm::Group;
 use sogclr::encoder::Precision;
@@ -26,13 +27,28 @@ pub struct Resume {
     /// Store activations as f32 or bf16 from here on; the run then ends with other bytes than one that was never stopped
     #[arg(long, value_name = "NAME")]
     precision: Option<Precision>,
+    /// Where the data lies now, if it was moved or changed
+    ///
+    /// Images that the run knows, told by their content, keep their u, wherever they lie and whatever they are called; the run
+    /// goes on with all that there are now, at the same share of its epochs. Unchanged data is gone on with exactly.
+    #[arg(long, value_name = "PATH", conflicts_with = "precision")]
+    data: Option<PathBuf>,
     #[command(flatten)]
     watchdog: Watchdog,
 }
 
 impl Resume {
     pub fn run(self, group: &Group) -> Result<(), CliError> {
-        let mut pretraining = Pretraining::resume_as(&self.run, self.precision, crate::provenance(), group)?;
+        let mut pretraining = match &self.data {
+            None => Pretraining::resume_as(&self.run, self.precision, crate::provenance(), group)?,
+            Some(data) => {
+                let checking = |images: usize| {
+                    let bar = Counter::new("checking images", images);
+                    move || bar.inc(1)
+                };
+                Pretraining::resume_on(&self.run, data, crate::provenance(), group, checking)?
+            }
+        };
         if let Some(warning) = pretraining.warning() {
             note!("{warning}");
         }

@@ -71,8 +71,9 @@ pub struct TrainConfig {
     /// case, and so is evaluation.
     #[serde(default, skip_serializing_if = "Precision::is_f32")]
     pub precision: Precision,
-    /// Safetensors file with the weights of the encoder to start from, under torchvision's names, or of both encoders of
-    /// image–text pairs under open_clip's; absent: drawn by the seed.
+    /// Weights to start from: a safetensors file with those of the encoder under torchvision's names, or of both encoders of
+    /// image–text pairs under open_clip's; or the folder of a run with the same encoder, whose u of the images that are the
+    /// same is carried over; absent: drawn by the seed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub init: Option<PathBuf>,
     /// Minutes between checkpoints; 0 writes one after every step.

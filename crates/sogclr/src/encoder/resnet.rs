@@ -65,6 +65,16 @@ impl ResNetConfig {
         Self { name, width: 1.0, stem: if size <= 64 { Stem::Cifar } else { Stem::Imagenet } }
     }
 
+    /// The network with so many blocks in its stages, and the channels of its stem at full width.
+    pub(super) fn of_blocks(blocks: &[usize], is_bottleneck: bool) -> Option<(Self, usize)> {
+        let all = Self::NAMES.iter().filter_map(|name| <Self as Family>::named(name, 32));
+        all.map(|config| (config.plan(), config)).find_map(|(plan, config)| {
+            let counts = plan.stages.iter().map(|(count, ..)| count);
+            let is_it = plan.bottleneck == is_bottleneck && counts.eq(blocks);
+            is_it.then_some((config, plan.stem_channels))
+        })
+    }
+
     fn plan(&self) -> Plan {
         let scaled = |channels: usize| ((channels as f64 * self.width).round() as usize).max(1);
         let (blocks, first, bottleneck): (&[usize], usize, bool) = match self.name {

@@ -1,8 +1,10 @@
 //! Training: the step, the loop around it, checkpoints and the run folder.
 
+mod adopt;
 mod checkpoint;
 mod device;
 mod error;
+mod init;
 mod memory;
 mod metrics;
 mod pretrain;

@@ -1,13 +1,14 @@
 //! A run from its settings to its end: check the data, make the folder, train, write the summary.
 
+use super::init::Init;
 use super::ranks::{check_images, start_alike};
 use super::run::narrowed;
 use super::{Checkpoint, Metrics, Outcome, Run, StepReport, TrainError, Trainer, free_memory_gb, open_for, too_large};
 use crate::batch::Share;
 use crate::comm::Group;
 use crate::config::{ConfigError, RunConfig};
-use crate::data::{DataConfig, DataError, Dataset, Manifest, Split};
-use crate::encoder::{EncoderConfig, Precision};
+use crate::data::{DataConfig, Dataset, Description, Manifest, Split};
+use crate::encoder::{Compute, EncoderConfig, Precision};
 use crate::provenance::Provenance;
 use crate::storage::write_atomic;
 use crate::system::peak_rss_mb;
@@ -117,6 +118,10 @@ impl Pretraining {
         if config.data == (DataConfig { image_size, eval_size, ..Default::default() }) && !is_embedded {
             config.data.own = Some(title);
         }
+        // Weights that do not fit are told before the images are read.
+        let init = group.together(Init::read(&config))?;
+        let trainer = Trainer::start(&config, split.len(), &compute, init.as_ref());
+        let mut trainer = group.together(trainer)?.by(provenance.clone());
         let (settings, mut notes) = ((&config.data, config.seed), Vec::new());
         let (mut manifest, mut bad) = check_images(group, &mut split, settings, &mut notes, &checked)?;
         let has_test = test.is_some();
@@ -125,9 +130,16 @@ impl Pretraining {
         }
         if !bad.is_empty() {
             // What fitted all images may not fit those that are left.
-            config.validate(&crate::data::Description { samples: split.len(), ..described })?;
+            config.validate(&Description { samples: split.len(), ..described.clone() })?;
         }
-        let trainer = group.together(Trainer::new(&config, split.len(), &compute))?.by(provenance.clone());
+        if split.len() != described.samples {
+            trainer = trainer.on(split.len());
+        }
+        if let Some(init) = init {
+            let (known, said) = group.together(init.carry(&mut manifest, trainer.state()))?;
+            known.into_iter().for_each(|known| *trainer.state() = known);
+            notes.extend(said);
+        }
         trainer.share(group)?;
         let left_out = [problems, bad].concat();
         let mut create = || {
@@ -179,7 +191,7 @@ impl Pretraining {
 
     fn go_on(
         folder: &Path,
-        mut run: Option<Run>,
+        run: Option<Run>,
         config: RunConfig,
         data: Dataset,
         provenance: Provenance,
@@ -187,22 +199,26 @@ impl Pretraining {
     ) -> Result<Self, TrainError> {
         let compute = group.together(open_for(&config.train, group.place().local_rank))?;
         start_alike(group, &provenance, &config, &compute)?;
-        let manifest = group.together(run.as_ref().map(|_| Manifest::open(folder)).transpose())?;
-        let mut manifest = group.together(shared(group, manifest))?;
+        let mut manifest = shared_manifest(folder, run.as_ref(), group)?;
         let data = group.together(narrowed(&config, &mut manifest, data))?;
-        let found = group.together(run.as_ref().map(Run::latest).transpose())?;
-        let (checkpoint, broken) = match found {
-            Some((checkpoint, broken)) if group.size() > 1 => {
-                group.from_first(checkpoint.to_bytes());
-                (checkpoint, broken)
-            }
-            Some(found) => found,
-            None => (Checkpoint::from_bytes(&group.from_first(Vec::new()), folder)?, None),
-        };
+        let checkpoint = newest(folder, run.as_ref(), group)?;
+        let (folder, notes, left_out) = (folder.to_owned(), Vec::new(), Vec::new());
+        let found = Found { folder, run, config, data, checkpoint, notes, left_out };
+        Self::restored(found, &compute, provenance, group)
+    }
+
+    /// Goes on from a checkpoint.
+    pub(super) fn restored(
+        found: Found,
+        compute: &Compute,
+        provenance: Provenance,
+        group: &Group,
+    ) -> Result<Self, TrainError> {
+        let Found { folder, mut run, config, data, checkpoint: (checkpoint, broken), notes, left_out } = found;
         let unlike = "it will not end with the bytes of an uninterrupted run";
         let (step, before, now) = (checkpoint.step, checkpoint.provenance.numerics, provenance.numerics);
         let (stored, precision) = (checkpoint.precision(), config.train.precision);
-        let trainer = Trainer::restore(&config, data.train.len(), checkpoint, &compute);
+        let trainer = Trainer::restore(&config, data.train.len(), checkpoint, compute);
         let trainer = group.together(trainer)?.by(provenance);
         trainer.share(group)?;
         let goes_on = trainer.step() < trainer.plan().total_steps();
@@ -213,14 +229,13 @@ impl Pretraining {
                 format!("activations were stored as {stored} until now and are {precision} from here: {unlike}")
             }),
         ];
-        let warnings: Vec<String> = warnings.into_iter().flatten().collect();
+        let warnings: Vec<String> = warnings.into_iter().flatten().chain(notes).collect();
         let warning = (!warnings.is_empty()).then(|| warnings.join("; "));
         // The checkpoints that follow say it, and so does what the next resume reads.
         let keep = |run: &mut Run| run.keep_precision(precision);
         group.together(run.as_mut().filter(|_| goes_on).map(keep).transpose())?;
-        let (has_test, split) = (data.test.is_some(), Arc::new(data.train));
-        let (folder, group) = (folder.to_owned(), group.clone());
-        Ok(Self { run, folder, config, trainer, group, split, has_test, left_out: Vec::new(), warning })
+        let (has_test, split, group) = (data.test.is_some(), Arc::new(data.train), group.clone());
+        Ok(Self { run, folder, config, trainer, group, split, has_test, left_out, warning })
     }
 
     /// Where the run lies.
@@ -323,9 +338,40 @@ fn can_begin(config: &RunConfig, out: &Path, group: &Group) -> Result<(), TrainE
     }
 }
 
-/// The manifest that rank 0 has opened.
-fn shared(group: &Group, manifest: Option<Manifest>) -> Result<Manifest, DataError> {
-    match manifest {
+/// What a run goes on with.
+pub(super) struct Found {
+    pub folder: PathBuf,
+    /// Of rank 0 alone.
+    pub run: Option<Run>,
+    pub config: RunConfig,
+    pub data: Dataset,
+    /// The newest that is whole, and what is wrong with the one after it.
+    pub checkpoint: (Checkpoint, Option<TrainError>),
+    pub notes: Vec<String>,
+    pub left_out: Vec<String>,
+}
+
+/// The newest checkpoint that rank 0 can read.
+pub(super) fn newest(
+    folder: &Path,
+    run: Option<&Run>,
+    group: &Group,
+) -> Result<(Checkpoint, Option<TrainError>), TrainError> {
+    let found = group.together(run.map(Run::latest).transpose())?;
+    Ok(match found {
+        Some((checkpoint, broken)) if group.size() > 1 => {
+            group.from_first(checkpoint.to_bytes());
+            (checkpoint, broken)
+        }
+        Some(found) => found,
+        None => (Checkpoint::from_bytes(&group.from_first(Vec::new()), folder)?, None),
+    })
+}
+
+/// The manifest, which rank 0 alone can read.
+pub(super) fn shared_manifest(folder: &Path, run: Option<&Run>, group: &Group) -> Result<Manifest, TrainError> {
+    let manifest = group.together(run.map(|_| Manifest::open(folder)).transpose())?;
+    let shared = match manifest {
         Some(manifest) if group.size() == 1 => Ok(manifest),
         Some(mut manifest) => {
             let bytes = manifest.to_bytes();
@@ -333,11 +379,12 @@ fn shared(group: &Group, manifest: Option<Manifest>) -> Result<Manifest, DataErr
             bytes.map(|_| manifest)
         }
         None => Ok(Manifest::from_bytes(group.from_first(Vec::new()))),
-    }
+    };
+    Ok(group.together(shared)?)
 }
 
 /// The run, on rank 0, and its configuration.
-fn open_run(folder: &Path, group: &Group) -> Result<(Option<Run>, RunConfig), TrainError> {
+pub(super) fn open_run(folder: &Path, group: &Group) -> Result<(Option<Run>, RunConfig), TrainError> {
     let run = group.together(group.is_first().then(|| Run::open(folder)).transpose())?;
     let config = group.from_first(run.as_ref().map_or(Vec::new(), |run| run.config.to_toml().into_bytes()));
     let config = match &run {

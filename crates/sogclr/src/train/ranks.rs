@@ -150,6 +150,7 @@ pub(super) fn first_difference(was: &Value, is: &Value) -> Option<(String, Strin
 mod tests {
     use super::*;
     use crate::comm::threads;
+    use crate::data::Dataset;
     use crate::params::{HostTensor, NamedTensors};
     use crate::state::SampleState;
 
@@ -166,6 +167,29 @@ mod tests {
             window: Default::default(),
             provenance: Provenance::default(),
         }
+    }
+
+    #[test]
+    fn ranks_check_their_parts_and_have_the_manifest_of_one() {
+        let root = tempfile::tempdir().unwrap();
+        for i in 0..7 {
+            let picture = image::RgbImage::from_pixel(4, 4, image::Rgb([30 * i; 3]));
+            picture.save(root.path().join(format!("{i}.png"))).unwrap();
+        }
+        std::fs::write(root.path().join("5.png"), b"broken").unwrap();
+        let config = DataConfig { path: Some(root.path().to_owned()), skip_bad: true, ..Default::default() };
+        let check = |group: Group| {
+            let mut split = Dataset::open(&config, 0).unwrap().train;
+            let (mut manifest, bad) = check_images(&group, &mut split, (&config, 0), &mut Vec::new(), || {}).unwrap();
+            (manifest.to_bytes().unwrap(), bad, split.len(), split.name(5))
+        };
+        let one = check(Group::solo());
+        assert_eq!((one.1.len(), one.2, one.3.as_str()), (1, 6, "6.png"));
+        std::thread::scope(|scope| {
+            let (check, ranks) = (&check, threads(3));
+            let ranks: Vec<_> = ranks.into_iter().map(|group| scope.spawn(move || check(group))).collect();
+            ranks.into_iter().for_each(|rank| assert!(rank.join().unwrap() == one));
+        });
     }
 
     #[test]

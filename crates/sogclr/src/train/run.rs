@@ -58,6 +58,7 @@ impl Run {
     pub fn open(folder: &Path) -> Result<Self, TrainError> {
         let config = Self::read_config(folder)?;
         let run = Self { folder: folder.to_owned(), config, _lock: lock(folder)? };
+        settle(folder)?;
         // What a killed process was writing; others may be writing the summary.
         let leftovers = [&folder.join("checkpoints"), folder].map(|inside| inside.read_dir().into_iter().flatten());
         for leftover in leftovers.into_iter().flatten().flatten() {
@@ -76,6 +77,32 @@ impl Run {
             write_atomic(&self.folder.join("config.toml"), self.config.to_toml().as_bytes())?;
         }
         Ok(())
+    }
+
+    /// Sets where its data lies.
+    pub(super) fn set_config(&mut self, config: RunConfig) -> Result<(), TrainError> {
+        write_atomic(&self.folder.join("config.toml"), config.to_toml().as_bytes())?;
+        self.config = config;
+        Ok(())
+    }
+
+    /// Goes on with other images: their manifest and the checkpoint that knows them, both or neither.
+    pub(super) fn adopt(
+        &mut self,
+        config: RunConfig,
+        manifest: &mut Manifest,
+        checkpoint: &Checkpoint,
+    ) -> Result<(), TrainError> {
+        let bytes = checkpoint.to_bytes();
+        copy_atomic(&self.folder.join(next_manifest(&bytes)), manifest.content()?)?;
+        write_atomic(&checkpoint_path(&self.folder, checkpoint.step), &bytes)?;
+        // Once it is the newest it counts.
+        for step in checkpoint_steps(&self.folder).into_iter().filter(|&step| step > checkpoint.step) {
+            let path = checkpoint_path(&self.folder, step);
+            std::fs::remove_file(&path).map_err(|source| StorageError::Write { path, source })?;
+        }
+        settle(&self.folder)?;
+        self.set_config(config)
     }
 
     /// The configuration of a run, without opening it.
@@ -242,6 +269,27 @@ pub(super) fn narrowed(config: &RunConfig, manifest: &mut Manifest, mut data: Da
     manifest.verify(&mut data.train)?;
     config.validate(&data.describe_at(config.augment.views[0].size))?;
     Ok(data)
+}
+
+/// Where a manifest waits for its checkpoint.
+pub(super) fn next_manifest(checkpoint: &[u8]) -> String {
+    format!("manifest.{}.next", &blake3::hash(checkpoint).to_hex()[..16])
+}
+
+/// Ends what a crash in [`Run::adopt`] has left: a manifest whose checkpoint is the newest becomes that of the run, another is gone.
+fn settle(folder: &Path) -> Result<(), StorageError> {
+    let waiting = folder.read_dir().into_iter().flatten().flatten().filter(|entry| {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        name.starts_with("manifest.") && name.ends_with(".next")
+    });
+    for entry in waiting.collect::<Vec<_>>() {
+        let newest = checkpoint_steps(folder).last().map(|&step| read(&checkpoint_path(folder, step))).transpose()?;
+        let is_its_own = newest.is_some_and(|bytes| entry.file_name() == *next_manifest(&bytes));
+        let (from, to) = (entry.path(), folder.join(Manifest::FILE));
+        let done = if is_its_own { std::fs::rename(&from, &to) } else { std::fs::remove_file(&from) };
+        done.map_err(|source| StorageError::Write { path: to, source })?;
+    }
+    Ok(())
 }
 
 fn checkpoint_path(folder: &Path, step: usize) -> PathBuf {

@@ -1,5 +1,6 @@
 //! The training loop: batches in, checkpoints and metrics out, from any step to the end.
 
+use super::init::Init;
 use super::metrics::Window;
 use super::ranks::{first_difference, still_alike};
 use super::signals::History;
@@ -10,12 +11,12 @@ use crate::batch::{Batch, BatchPlan, Loader, Rendering, Share};
 use crate::comm::Group;
 use crate::config::{ConfigError, RunConfig};
 use crate::data::Split;
-use crate::encoder::{Compute, Model, from_open_clip};
+use crate::encoder::{Compute, Model};
 use crate::method::{BuildContext, MethodConfig};
 use crate::optim::Optimizer;
-use crate::params::{NamedTensors, ParamError, export, import};
+use crate::params::{export, import};
 use crate::provenance::Provenance;
-use crate::storage::load_tensors;
+use crate::state::SampleState;
 use serde_json::Value;
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -76,15 +77,36 @@ pub struct Trainer {
 impl Trainer {
     /// A fresh start on `samples` images, from the weights that `train.init` names where it does.
     pub fn new(config: &RunConfig, samples: usize, compute: &Compute) -> Result<Self, TrainError> {
+        Self::start(config, samples, compute, Init::read(config)?.as_ref())
+    }
+
+    /// The same from what was read already.
+    pub(super) fn start(
+        config: &RunConfig,
+        samples: usize,
+        compute: &Compute,
+        init: Option<&Init>,
+    ) -> Result<Self, TrainError> {
         let mut fresh = Self::drawn(config, samples, compute)?;
-        if let Some(path) = &config.train.init {
-            let misfit = |error: ParamError| TrainError::Checkpoint { path: path.clone(), cause: error.to_string() };
-            let (weights, _) = load_tensors(path)?;
-            let model = start_from(fresh.learner.model().clone(), config, &weights).map_err(misfit)?;
-            fresh.learner.method.starts_from(&model).map_err(misfit)?;
+        if let Some(init) = init {
+            let model = init.fill(fresh.learner.model().clone(), config)?;
+            fresh.learner.method.starts_from(&model).map_err(|error| init.misfit(&error, config))?;
             fresh.learner.set_model(model);
         }
         Ok(fresh)
+    }
+
+    /// The same on another number of images, before the first step.
+    pub(super) fn on(mut self, samples: usize) -> Self {
+        self.plan = plan(&self.config, samples);
+        let columns = self.learner.method.loss().columns();
+        self.learner.state = SampleState::new(samples, columns);
+        self
+    }
+
+    /// What is kept for each image.
+    pub(super) fn state(&mut self) -> &mut SampleState {
+        &mut self.learner.state
     }
 
     /// Weights as the seed draws them.
@@ -390,21 +412,6 @@ impl Log {
         }
         Ok(log)
     }
-}
-
-/// The model with exported weights in place of its own; a head keeps what it has.
-fn start_from(model: Model, config: &RunConfig, weights: &NamedTensors) -> Result<Model, ParamError> {
-    let given: NamedTensors = match model.text {
-        Some(_) => from_open_clip(weights),
-        None => {
-            let ours = weights.iter().filter(|(name, _)| !config.encoder.spec().is_foreign(name));
-            ours.map(|(name, tensor)| (format!("encoder.{name}"), tensor.clone())).collect()
-        }
-    };
-    let mut all = export(&model);
-    all.retain(|name, _| name.starts_with("head."));
-    all.extend(given);
-    import(model, &all)
 }
 
 fn plan(config: &RunConfig, samples: usize) -> BatchPlan {
