@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 const CHUNK: usize = 1 << 13;
 
 /// Larger manifests are made in a temporary file.
-const IN_MEMORY: usize = 64 << 20;
+const IN_MEMORY: usize = 4 << 20;
 
 const TITLE: &str = "manifest 1";
 

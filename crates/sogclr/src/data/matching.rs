@@ -138,8 +138,8 @@ mod tests {
     #[test]
     fn copies_of_one_image_keep_to_their_names_and_each_is_taken_once() {
         let before = [("a", 1), ("b", 1), ("c", 1)];
-        let found = between(&before, &[("0", 1), ("b", 1), ("z", 1), ("zz", 1)]);
-        assert_eq!(found.carry(&[10, 20, 30], -1), [10, 20, 30, -1]);
+        let found = between(&before, &[("b", 1), ("0", 1), ("z", 1), ("zz", 1)]);
+        assert_eq!(found.carry(&[10, 20, 30], -1), [20, 10, 30, -1]);
     }
 
     #[test]
