@@ -138,7 +138,7 @@ pub struct DataBench {
 /// Time and memory of the list of a run's images: to list them, to check them, and to compare them as a resumed run does.
 ///
 /// Of DATA, with the cache of checks as `pretrain` uses it: the second time tells how long a run takes to begin. Or of so many
-/// images that are nowhere. Memory is the most that was resident at once, less what the program had before.
+/// images that are nowhere. Memory is what was resident at the end and at most, less what the program had before.
 #[derive(Args)]
 pub struct IndexBench {
     #[command(flatten)]
@@ -169,8 +169,8 @@ impl IndexBench {
         }
         say!("{} images: listed in {:.1} s, checked in {:.1} s", speed.samples, speed.open_s, speed.check_s);
         say!("compared with their manifest in {:.1} s, ordered in {:.1} s", speed.verify_s, speed.order_s);
-        if let Some(bytes) = speed.peak_bytes_per_sample {
-            say!("{bytes:.0} bytes an image at most in memory");
+        if let (Some(stays), Some(peak)) = (speed.resident_bytes_per_sample, speed.peak_bytes_per_sample) {
+            say!("{stays:.0} bytes an image in memory, {peak:.0} at most at once");
         }
         say!("{:.0} bytes an image in the manifest", speed.disk_bytes_per_sample);
         Ok(())

@@ -2,7 +2,7 @@
 
 use crate::batch::BatchPlan;
 use crate::data::{CheckImages, DataError, Dataset, Dimensions, Fingerprint, Image, Manifest, Names, Source, Split};
-use crate::system::peak_rss_mb;
+use crate::system::{peak_rss_mb, rss_mb};
 use serde::Serialize;
 use std::sync::Arc;
 use std::time::Instant;
@@ -20,7 +20,9 @@ pub struct IndexSpeed {
     pub verify_s: f64,
     /// To draw the order of an epoch.
     pub order_s: f64,
-    /// Most memory resident at once for all of that, a sample, where the system tells.
+    /// Memory that stays resident once all of that is done, a sample, where the system tells.
+    pub resident_bytes_per_sample: Option<f64>,
+    /// Most of it at once, a sample.
     pub peak_bytes_per_sample: Option<f64>,
     /// Of the manifest on disk.
     pub disk_bytes_per_sample: f64,
@@ -32,7 +34,7 @@ pub fn measure_index(
     which: CheckImages,
     progress: impl Fn() + Sync,
 ) -> Result<IndexSpeed, DataError> {
-    let before = peak_rss_mb();
+    let before = (rss_mb(), peak_rss_mb());
     let (data, open_s) = timed(open)?;
     let mut split = data.train;
     let samples = split.len();
@@ -44,11 +46,20 @@ pub fn measure_index(
     let ((), verify_s) = timed(|| manifest.verify(&mut split))?;
     let plan = BatchPlan { samples: split.len(), batch: 1, epochs: 1, seed: 0 };
     let (order, order_s) = timed(|| Ok(plan.order(0)))?;
-    // All of it is there at once.
-    let peak = before.zip(peak_rss_mb()).map(|(before, after)| (after - before) * 1_048_576.0 / samples as f64);
+    let more = |before: Option<f64>, after: Option<f64>| Some((after? - before?) * 1_048_576.0 / samples as f64);
+    // The list, its classes and the order are all there.
+    let (resident_bytes_per_sample, peak_bytes_per_sample) = (more(before.0, rss_mb()), more(before.1, peak_rss_mb()));
     drop((order, split));
-    let disk_bytes_per_sample = bytes as f64 / samples as f64;
-    Ok(IndexSpeed { samples, open_s, check_s, verify_s, order_s, peak_bytes_per_sample: peak, disk_bytes_per_sample })
+    Ok(IndexSpeed {
+        samples,
+        open_s,
+        check_s,
+        verify_s,
+        order_s,
+        resident_bytes_per_sample,
+        peak_bytes_per_sample,
+        disk_bytes_per_sample: bytes as f64 / samples as f64,
+    })
 }
 
 fn timed<T>(work: impl FnOnce() -> Result<T, DataError>) -> Result<(T, f64), DataError> {

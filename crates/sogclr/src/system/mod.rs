@@ -28,6 +28,13 @@ pub fn peak_rss_mb() -> Option<f64> {
     None
 }
 
+/// The memory that is resident now, in MiB; `None` where the system does not tell.
+pub fn rss_mb() -> Option<f64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    Some(line.split_whitespace().next()?.parse::<f64>().ok()? / 1024.0)
+}
+
 /// What the system calls the processor.
 pub fn processor() -> String {
     let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
