@@ -5,6 +5,7 @@ use sogclr::comm::Halt;
 use sogclr::config::ConfigError;
 use sogclr::data::DataError;
 use sogclr::eval::EvalError;
+use sogclr::pack::PackError;
 use sogclr::race::CellError;
 use sogclr::storage::StorageError;
 use sogclr::train::TrainError;
@@ -132,6 +133,16 @@ impl From<TrainedError> for CliError {
             TrainedError::NoTestPairs(title) => Self::Input(format!(
                 "{title} has no test pairs: train with --test HELD_OUT, or name them, `sogclr eval retrieval RUN PAIRS`"
             )),
+            error => Self::input(error),
+        }
+    }
+}
+
+impl From<PackError> for CliError {
+    fn from(error: PackError) -> Self {
+        match error {
+            PackError::Storage(error) => error.into(),
+            PackError::NoSize => Self::Input(format!("--size is too small: {error}")),
             error => Self::input(error),
         }
     }

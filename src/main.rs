@@ -22,7 +22,7 @@ use sogclr::provenance::Provenance;
 use std::process::ExitCode;
 use std::sync::LazyLock;
 use verbs::{
-    advise, bench, compare, config, demo, embed, eval, loss, manifest, plan, pretrain, report, reproduce, resume,
+    advise, bench, compare, config, demo, embed, eval, loss, manifest, pack, plan, pretrain, report, reproduce, resume,
     search, shell, theory,
 };
 
@@ -79,6 +79,7 @@ enum Verb {
     Embed(embed::Embed),
     Search(search::Search),
     Report(report::Report),
+    Pack(pack::Pack),
     Compare(Box<compare::Compare>),
     Loss(loss::LossVerb),
     Manifest(manifest::ManifestVerb),
@@ -161,6 +162,7 @@ fn run(cli: Cli, group: &Group) -> Result<(), CliError> {
         Verb::Embed(verb) => verb.run(group),
         Verb::Search(verb) => verb.run(),
         Verb::Report(verb) => verb.run(),
+        Verb::Pack(verb) => verb.run(),
         Verb::Compare(verb) => verb.run(group),
         Verb::Loss(verb) => verb.run(),
         Verb::Manifest(verb) => verb.run(),

@@ -7,8 +7,8 @@ use std::path::PathBuf;
 
 #[derive(Args, Clone, Default)]
 pub struct RunOptions {
-    /// Folder of images (any depth), a .zip or .tar of one, tar shards, a .txt list, CIFAR binary batches or IDX files
-    /// (docs/data.md); the embedded Fashion-MNIST if left out
+    /// Folder of images (any depth), a .zip or .tar of one, tar shards, a .txt list, what `sogclr pack` made, CIFAR binary
+    /// batches or IDX files (docs/data.md); the embedded Fashion-MNIST if left out
     pub data: Option<PathBuf>,
     /// Image–text pairs instead: a .tsv, .csv or .jsonl of image and caption, Flickr8k.token.txt, or tar shards
     ///

@@ -10,6 +10,7 @@ pub mod eval;
 pub mod eval_pairs;
 pub mod loss;
 pub mod manifest;
+pub mod pack;
 pub mod plan;
 pub mod pretrain;
 pub mod report;

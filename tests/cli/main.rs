@@ -7,6 +7,7 @@ mod compare;
 mod encoders;
 mod evaluation;
 mod first_hour;
+mod formats;
 #[cfg(feature = "wgpu")]
 mod gpu;
 mod interrupted;

@@ -38,6 +38,7 @@ pub mod loss;
 pub mod math;
 pub mod method;
 pub mod optim;
+pub mod pack;
 pub mod params;
 pub mod provenance;
 pub mod race;

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 #[serde(deny_unknown_fields)]
 pub struct DataConfig {
     /// Folder of images (`train/` with `val/` or `test/` are splits where nothing beside them holds images), a .zip or .tar of
-    /// one, tar shards, a .txt list of images, CIFAR binary batches or IDX files; absent: the embedded Fashion-MNIST
+    /// one, tar shards, a .txt list of images, a file made by `sogclr pack`, CIFAR binary batches or IDX files; absent: the embedded Fashion-MNIST
     /// subset.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub path: Option<PathBuf>,

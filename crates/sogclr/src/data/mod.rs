@@ -24,6 +24,7 @@ mod matching;
 mod memory;
 mod named_labels;
 mod names;
+pub(crate) mod packed;
 pub mod pairs;
 mod shards;
 mod subset;
@@ -51,7 +52,7 @@ use std::sync::Arc;
 type Open = fn(&Path) -> Option<Result<Dataset, DataError>>;
 
 /// Formats in the order they are tried; what is none of them is a folder of images, or an archive of one.
-const FORMATS: &[Open] = &[cifar::open, idx::open, list::open, shards::open];
+const FORMATS: &[Open] = &[packed::open, cifar::open, idx::open, list::open, shards::open];
 
 /// What a sample is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -348,9 +349,12 @@ impl Dataset {
     }
 }
 
-/// Every image of a folder or archive, also where it is divided into `train/`, `val/` and `test/`; of other formats the training
-/// images.
+/// Every image of a folder, archive or packed file, also where it is divided into `train/`, `val/` and `test/`; of other formats
+/// the training images.
 pub fn open_images(path: &Path) -> Result<Split, DataError> {
+    if let Some(split) = packed::open_all(path) {
+        return split;
+    }
     match open_format(path)? {
         Some(data) => Ok(data.train),
         None if path.is_dir() => tree::open_all(&Folder(path)),

@@ -52,19 +52,30 @@ pub fn write_atomic(path: &Path, bytes: &[u8]) -> Result<(), StorageError> {
 
 /// The same with what `content` gives, which need not fit into memory.
 pub fn copy_atomic(path: &Path, mut content: impl Read) -> Result<(), StorageError> {
+    write_atomic_by(path, |file| match io::copy(&mut content, file) {
+        Ok(_) => Ok(()),
+        Err(source) => Err(StorageError::Write { path: path.to_owned(), source }),
+    })
+}
+
+/// The same where `write` fills the new file; an error of its own leaves the old one, too.
+pub fn write_atomic_by<E: From<StorageError>>(
+    path: &Path,
+    write: impl FnOnce(&mut File) -> Result<(), E>,
+) -> Result<(), E> {
     // Of this process alone: another may be writing the same file.
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let temporary = path.with_file_name(format!("{name}.{}.partial", std::process::id()));
-    let mut write = || {
-        let mut file = File::create(&temporary)?;
-        io::copy(&mut content, &mut file)?;
-        file.sync_all()?;
-        std::fs::rename(&temporary, path)?;
-        sync_folder(path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new(".")))
+    let failed = |source| E::from(StorageError::Write { path: path.to_owned(), source });
+    let write = || {
+        let mut file = File::create(&temporary).map_err(failed)?;
+        write(&mut file)?;
+        file.sync_all().map_err(failed)?;
+        std::fs::rename(&temporary, path).map_err(failed)?;
+        sync_folder(path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."))).map_err(failed)
     };
-    write().map_err(|source| {
+    write().inspect_err(|_| {
         let _ = std::fs::remove_file(&temporary);
-        StorageError::Write { path: path.to_owned(), source }
     })
 }
 
