@@ -8,6 +8,7 @@ pub mod demo;
 pub mod embed;
 pub mod eval;
 pub mod eval_pairs;
+pub mod export;
 pub mod loss;
 pub mod manifest;
 pub mod pack;

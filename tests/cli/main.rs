@@ -6,6 +6,7 @@ mod checks;
 mod compare;
 mod encoders;
 mod evaluation;
+mod export;
 mod first_hour;
 mod formats;
 #[cfg(feature = "wgpu")]

@@ -37,6 +37,7 @@ pub mod eval;
 pub mod loss;
 pub mod math;
 pub mod method;
+pub mod onnx;
 pub mod optim;
 pub mod pack;
 pub mod params;

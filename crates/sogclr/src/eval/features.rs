@@ -146,8 +146,12 @@ impl FrozenEncoder {
 
     /// Embeddings of the centre view of every image, as they are compared with texts; not normalised.
     pub fn embed(&self, split: &Split, progress: impl Fn(usize) + Sync) -> Result<Matrix, EvalError> {
-        let ids: Vec<usize> = (0..split.len()).collect();
-        self.forward(split, &ids, None, progress, |features| match &self.projection {
+        self.embed_at(split, &(0..split.len()).collect::<Vec<_>>(), progress)
+    }
+
+    /// The same of the images `ids`.
+    pub fn embed_at(&self, split: &Split, ids: &[usize], progress: impl Fn(usize) + Sync) -> Result<Matrix, EvalError> {
+        self.forward(split, ids, None, progress, |features| match &self.projection {
             Some(projection) => projection.forward(features),
             None => features,
         })

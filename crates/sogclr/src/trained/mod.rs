@@ -135,6 +135,11 @@ impl TrainedRun {
         Ok((path, weights))
     }
 
+    /// The newest encoder as it stands in `encoder.safetensors`.
+    pub fn exported_weights(&self) -> Result<NamedTensors, TrainedError> {
+        Ok(self.weights()?.1)
+    }
+
     /// The trained image encoder.
     pub fn encoder(&self, compute: Compute) -> Result<FrozenEncoder, TrainedError> {
         let (path, weights) = self.weights()?;
