@@ -79,9 +79,17 @@ impl Evidence {
             (Verdict::Collapsed, _) => Judgement::Collapsed,
             (_, Some((gain, noise))) if gain <= noise && last.epoch >= 1.0 => Judgement::Useless,
             (Verdict::Plateau, _) => Judgement::Level,
-            (Verdict::Early | Verdict::Falling, None) if last.epoch < 1.0 => Judgement::Early,
+            (Verdict::Early | Verdict::Falling, None) if last.epoch < 1.0 || self.is_by_chance() => Judgement::Early,
             (Verdict::Early | Verdict::Falling, _) => Judgement::Learning,
         }
+    }
+
+    /// Whether the two views of an image are hardly found more often than by chance, over the last tenth of the lines.
+    fn is_by_chance(&self) -> bool {
+        let last = &self.metrics[self.metrics.len() - self.metrics.len().div_ceil(10)..];
+        let found: Vec<f64> = last.iter().filter_map(|metric| Some(metric.signals?.accuracy)).collect();
+        let mean = found.iter().sum::<f64>() / found.len() as f64;
+        !found.is_empty() && mean < 1.5 / self.batch.max(1) as f64
     }
 
     fn neighbours_said(&self) -> Vec<String> {
@@ -220,6 +228,14 @@ mod tests {
         assert_eq!(run.judge().0, Judgement::Early);
         let first = Evidence { metrics: vec![line(3, 1.0, Verdict::Falling)], ..run };
         assert_eq!(first.judge().0, Judgement::Early);
+    }
+
+    #[test]
+    fn without_labels_views_must_be_found_more_often_than_by_chance() {
+        let run = |batch| Evidence { batch, ..evidence(4, Verdict::Falling, |epoch| -epoch) };
+        assert_eq!([2, 64].map(|batch| run(batch).judge().0), [Judgement::Early, Judgement::Learning], "found: half");
+        let labelled = Evidence { neighbours: Some([0.4, 0.6]), ..run(2) };
+        assert_eq!(labelled.judge().0, Judgement::Learning);
     }
 
     #[test]
