@@ -2,28 +2,17 @@
 
 use super::folder::is_image;
 use super::image::{Rows, header_dimensions};
+use super::region::{Packing, Region, read_region};
 use super::tree::Tree;
 use super::{DataError, Dimensions, Fingerprint, Image, Source};
-use flate2::read::DeflateDecoder;
+use crate::storage::open_regular;
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::File;
-use std::io::{self, BufReader, Cursor, Read, Seek, SeekFrom};
+use std::io::{self, BufReader, Cursor, Read};
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
 /// Tar files are made of blocks of this many bytes, and end with blocks of zeros.
 const BLOCK: u64 = 512;
-
-/// Where one file lies inside an archive.
-#[derive(Clone, Debug)]
-pub(super) struct Region {
-    pub name: String,
-    /// Index into [`ArchiveImages::archives`].
-    pub archive: usize,
-    pub start: u64,
-    pub len: u64,
-    pub is_deflated: bool,
-}
 
 pub(super) struct ArchiveImages {
     pub archives: Vec<PathBuf>,
@@ -31,24 +20,12 @@ pub(super) struct ArchiveImages {
 }
 
 impl ArchiveImages {
-    fn read(&self, index: usize) -> Result<Vec<u8>, DataError> {
+    pub(super) fn read(&self, index: usize) -> Result<Vec<u8>, DataError> {
         let region = &self.regions[index];
         let path = &self.archives[region.archive];
-        read_region(path, region).map_err(|source| DataError::Read { path: path.clone(), source })
+        let whole = read_region(path, region).map_err(|source| DataError::Read { path: path.clone(), source })?;
+        whole.map_err(|cause| DataError::Decode { name: self.name(index), cause })
     }
-}
-
-fn read_region(path: &Path, region: &Region) -> std::io::Result<Vec<u8>> {
-    let mut file = File::open(path)?;
-    file.seek(SeekFrom::Start(region.start))?;
-    let mut bytes = vec![0; region.len as usize];
-    file.read_exact(&mut bytes)?;
-    if !region.is_deflated {
-        return Ok(bytes);
-    }
-    let mut plain = Vec::new();
-    DeflateDecoder::new(bytes.as_slice()).read_to_end(&mut plain)?;
-    Ok(plain)
 }
 
 impl Source for ArchiveImages {
@@ -72,7 +49,7 @@ impl Source for ArchiveImages {
 
     fn check(&self, index: usize) -> Result<Fingerprint, DataError> {
         let bytes = self.read(index)?;
-        Image::decode(&bytes, &self.name(index))?;
+        Image::check(&bytes, &self.name(index))?;
         Ok(Fingerprint::of(&bytes))
     }
 
@@ -88,7 +65,7 @@ impl Source for ArchiveImages {
 /// Every file of a zip.
 pub(super) fn list_zip(path: &Path) -> Result<Vec<Region>, DataError> {
     let format = |cause: String| DataError::Format { path: path.to_owned(), cause };
-    let file = File::open(path).map_err(|source| DataError::Read { path: path.to_owned(), source })?;
+    let file = open_regular(path).map_err(|source| DataError::Read { path: path.to_owned(), source })?;
     let mut zip = zip::ZipArchive::new(BufReader::new(file)).map_err(|error| format(error.to_string()))?;
     let mut regions = Vec::with_capacity(zip.len());
     for index in 0..zip.len() {
@@ -103,8 +80,8 @@ pub(super) fn list_zip(path: &Path) -> Result<Vec<Region>, DataError> {
             other => return Err(format(format!("{name} is packed by {other}: pack it again by deflate"))),
         };
         let start = entry.data_start().ok_or_else(|| format(format!("{name} cannot be located")))?;
-        let len = entry.compressed_size();
-        regions.push(Region { name, archive: 0, start, len, is_deflated });
+        let packing = Packing::Zip { is_deflated, size: entry.size(), crc: entry.crc32() };
+        regions.push(Region { name, archive: 0, start, len: entry.compressed_size(), packing });
     }
     Ok(regions)
 }
@@ -115,7 +92,7 @@ pub(super) fn walk_tar(
     mut visit: impl FnMut(Region, &mut dyn Read) -> io::Result<()>,
 ) -> Result<Option<String>, DataError> {
     let error = |source| DataError::Read { path: path.to_owned(), source };
-    let file = File::open(path).map_err(error)?;
+    let file = open_regular(path).map_err(error)?;
     let length = file.metadata().map_err(error)?.len();
     let mut tar = tar::Archive::new(BufReader::new(file));
     let (mut end, mut last) = (0, "its beginning".to_owned());
@@ -131,7 +108,7 @@ pub(super) fn walk_tar(
         }
         (end, last) = ((start + len).next_multiple_of(BLOCK), name.clone());
         if entry.header().entry_type().is_file() {
-            visit(Region { name, archive: 0, start, len, is_deflated: false }, &mut entry).map_err(error)?;
+            visit(Region { name, archive: 0, start, len, packing: Packing::Tar }, &mut entry).map_err(error)?;
         }
     }
     // A tar that is cut between two files looks whole but for its end.
@@ -238,7 +215,7 @@ mod tests {
     }
 
     fn zip(path: &Path, names: &[&str]) {
-        let mut zip = zip::ZipWriter::new(File::create(path).unwrap());
+        let mut zip = zip::ZipWriter::new(std::fs::File::create(path).unwrap());
         for (at, name) in names.iter().enumerate() {
             let packed = [zip::CompressionMethod::Stored, zip::CompressionMethod::Deflated][at % 2];
             zip.start_file(*name, SimpleFileOptions::default().compression_method(packed)).unwrap();
@@ -248,7 +225,7 @@ mod tests {
     }
 
     fn tar(path: &Path, names: &[&str]) {
-        let mut tar = tar::Builder::new(File::create(path).unwrap());
+        let mut tar = tar::Builder::new(std::fs::File::create(path).unwrap());
         for (at, name) in names.iter().enumerate() {
             let (bytes, mut header) = (png(at as u8), tar::Header::new_gnu());
             header.set_size(bytes.len() as u64);

@@ -2,6 +2,7 @@
 
 use super::memory::MemoryImages;
 use super::{DataError, Dataset, Layout, Split};
+use crate::storage::read_regular;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -75,7 +76,7 @@ fn read_split(folder: &Path, files: &[&str], format: &Format) -> Result<Split, D
     let (mut pixels, mut labels) = (Vec::new(), Vec::new());
     for file in files {
         let path = folder.join(file);
-        let bytes = std::fs::read(&path).map_err(|source| DataError::Read { path: path.clone(), source })?;
+        let bytes = read_regular(&path).map_err(|source| DataError::Read { path: path.clone(), source })?;
         if bytes.is_empty() || bytes.len() % record != 0 {
             let cause = format!("{} bytes are not whole records of {record}: fetch the file again", bytes.len());
             return Err(DataError::Format { path, cause });

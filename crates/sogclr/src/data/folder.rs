@@ -4,8 +4,8 @@ use super::image::{Rows, header_dimensions};
 use super::names::Names;
 use super::tree::{Tree, place};
 use super::{DataError, Dimensions, Fingerprint, Image, Layout, Source};
+use crate::storage::{open_regular, read_regular};
 use std::collections::{HashSet, VecDeque};
-use std::fs::File;
 use std::io::BufReader;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -31,7 +31,7 @@ impl FolderImages {
 
     fn read(&self, index: usize) -> Result<Vec<u8>, DataError> {
         let path = self.path(index);
-        std::fs::read(&path).map_err(|source| DataError::Read { path, source })
+        read_regular(&path).map_err(|source| DataError::Read { path, source })
     }
 
     fn decode(&self, rows: Rows, index: usize) -> Result<Image, DataError> {
@@ -41,7 +41,7 @@ impl FolderImages {
     fn shape(&self, rows: Rows, index: usize) -> Result<Dimensions, DataError> {
         let path = self.path(index);
         let name = path.display().to_string();
-        let file = File::open(&path).map_err(|source| DataError::Read { path, source })?;
+        let file = open_regular(&path).map_err(|source| DataError::Read { path, source })?;
         header_dimensions(rows, BufReader::new(file), &name)
     }
 }
@@ -65,7 +65,7 @@ impl Source for FolderImages {
 
     fn check(&self, index: usize) -> Result<Fingerprint, DataError> {
         let bytes = self.read(index)?;
-        Image::decode(&bytes, &self.path(index).display().to_string())?;
+        Image::check(&bytes, &self.path(index).display().to_string())?;
         Ok(Fingerprint::of(&bytes))
     }
 

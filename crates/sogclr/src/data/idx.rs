@@ -3,6 +3,7 @@
 
 use super::memory::MemoryImages;
 use super::{DataError, Dataset, Layout, Split};
+use crate::storage::read_regular;
 use flate2::read::GzDecoder;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -64,7 +65,7 @@ fn find(folder: &Path, prefixes: &[&str], kind: &str, dims: u8) -> Option<PathBu
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, DataError> {
-    std::fs::read(path).map_err(|source| DataError::Read { path: path.to_owned(), source })
+    read_regular(path).map_err(|source| DataError::Read { path: path.to_owned(), source })
 }
 
 /// One split and the side of its images from the bytes of an image file and a label file.
@@ -96,36 +97,52 @@ pub(super) fn parse_split(
     Ok((Split::new(Arc::new(source), labels), height.max(width)))
 }
 
+/// Bytes that a gzipped file may unpack to: a hundred times MNIST.
+const UNPACKED: usize = 4 << 30;
+/// Bytes that are set aside on the word of a file.
+const TRUSTED: usize = 1 << 20;
+
 /// Dimensions and bytes of an unsigned-byte IDX file.
 fn parse(path: &Path, bytes: &[u8]) -> Result<(Vec<usize>, Vec<u8>), DataError> {
     let format = |cause: String| DataError::Format { path: path.to_owned(), cause };
-    let mut content = bytes.to_vec();
-    if bytes.starts_with(&[0x1F, 0x8B]) {
-        content.clear();
-        GzDecoder::new(bytes).read_to_end(&mut content).map_err(|e| format(format!("broken gzip file ({e})")))?;
-    }
-    let [0, 0, 0x08, rank, ..] = content[..] else {
+    let is_packed = bytes.starts_with(&[0x1F, 0x8B]);
+    let mut content: Box<dyn Read> = if is_packed { Box::new(GzDecoder::new(bytes)) } else { Box::new(bytes) };
+    let mut next = |count: usize| {
+        let mut part = Vec::with_capacity(count.min(TRUSTED));
+        let read = content.by_ref().take(count as u64).read_to_end(&mut part);
+        read.map_err(|error| format(format!("broken gzip file ({error})")))?;
+        Ok::<_, DataError>(part)
+    };
+    let [0, 0, 0x08, rank] = next(4)?[..] else {
         return Err(format("not an IDX file of unsigned bytes".into()));
     };
-    let header = 4 + 4 * rank as usize;
-    if content.len() < header {
+    let header = next(4 * usize::from(rank))?;
+    if header.len() < 4 * usize::from(rank) {
         return Err(format("the file ends inside its header".into()));
     }
-    let dims: Vec<usize> = content[4..header]
-        .chunks_exact(4)
-        .map(|b| u32::from_be_bytes(b.try_into().expect("four bytes")) as usize)
-        .collect();
+    let dims: Vec<usize> =
+        header.chunks_exact(4).map(|b| u32::from_be_bytes(b.try_into().expect("four bytes")) as usize).collect();
     let wanted = dims.iter().try_fold(1_usize, |product, &dim| product.checked_mul(dim));
     let wanted = wanted.ok_or_else(|| format(format!("{dims:?} is more than any file holds")))?;
-    if content.len() - header != wanted {
-        return Err(format(format!("expected {wanted} bytes for {dims:?}, found {}", content.len() - header)));
+    if is_packed && wanted > UNPACKED {
+        let most = UNPACKED >> 30;
+        return Err(format(format!(
+            "{dims:?} unpacks to more than {most} GiB: unpack it, and train on the plain file"
+        )));
     }
-    Ok((dims, content.split_off(header)))
+    // One byte more than there should be tells that there are more.
+    let body = next(wanted.saturating_add(1))?;
+    if body.len() != wanted {
+        let found = if body.len() > wanted { "more".to_owned() } else { body.len().to_string() };
+        return Err(format(format!("expected {wanted} bytes for {dims:?}, found {found}")));
+    }
+    Ok((dims, body))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::Write;
 
     fn file(dims: &[u32], body: &[u8]) -> Vec<u8> {
         let mut bytes = vec![0, 0, 8, dims.len() as u8];
@@ -146,6 +163,25 @@ mod tests {
         assert_eq!(split.name(1), "train-images-idx3-ubyte#1");
     }
 
+    fn packed(bytes: &[u8]) -> Vec<u8> {
+        let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        encoder.write_all(bytes).unwrap();
+        encoder.finish().unwrap()
+    }
+
+    #[test]
+    fn one_changed_bit_of_a_packed_file_is_noticed() {
+        let path = Path::new("x-idx3");
+        let whole = packed(&file(&[2, 1, 2], &[1, 2, 3, 4]));
+        assert!(parse_split(path, &whole, None).is_ok());
+        // Time, system and flags of the header say nothing of the content.
+        for at in 10..whole.len() {
+            let mut damaged = whole.clone();
+            damaged[at] ^= 1;
+            assert!(parse_split(path, &damaged, None).is_err(), "byte {at}");
+        }
+    }
+
     #[test]
     fn broken_files_are_named() {
         let path = Path::new("x-idx3");
@@ -157,6 +193,11 @@ mod tests {
             (&file(&[1 << 22, 1 << 21, 1 << 21], &[]), "more than any file holds"),
             (b"garbage!".as_slice(), "not an IDX"),
             (&[0x1F, 0x8B, 0, 0], "gzip"),
+            (&[&image[..], &[9]].concat(), "found more"),
+            (&packed(&image)[..30], "gzip"),
+            (&packed(&file(&[1 << 14, 1 << 10, 1 << 10], &[0; 99])), "more than 4 GiB"),
+            (&packed(&file(&[1, 1 << 10, 1 << 10], &[0; 99])), "expected 1048576 bytes"),
+            (&packed(&file(&[1, 2, 2], &[0; 4 << 20])), "found more"),
         ] {
             let error = parse_split(path, bytes, None).err().unwrap().to_string();
             assert!(error.contains("x-idx3") && error.contains(word), "{error}");

@@ -1,6 +1,6 @@
 //! Decoded images.
 
-use super::DataError;
+use super::{DataError, jpeg};
 use image::metadata::Orientation;
 use image::{ImageDecoder, ImageReader};
 use std::io::{BufRead, Cursor, Seek};
@@ -147,6 +147,17 @@ impl Image {
     /// The same without a look at the EXIF data.
     pub fn decode_as_stored(bytes: &[u8], name: &str) -> Result<Self, DataError> {
         Self::decode_to(Rows::AsStored, bytes, name)
+    }
+
+    /// Decodes a file's bytes, and for a JPEG looks whether its scans are whole, which takes as long again.
+    pub(super) fn check(bytes: &[u8], name: &str) -> Result<Self, DataError> {
+        let image = Self::decode(bytes, name)?;
+        match bytes.starts_with(&[0xFF, 0xD8]).then(|| jpeg::damage(bytes)).flatten() {
+            Some(cause) => {
+                Err(DataError::Decode { name: name.to_owned(), cause: format!("the JPEG is damaged: {cause}") })
+            }
+            None => Ok(image),
+        }
     }
 
     pub(super) fn decode_to(rows: Rows, bytes: &[u8], name: &str) -> Result<Self, DataError> {

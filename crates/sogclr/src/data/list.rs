@@ -4,6 +4,7 @@
 use super::folder::FolderImages;
 use super::named_labels::numbered;
 use super::{DataError, Dataset, Layout, Split};
+use crate::storage::read_regular;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -15,7 +16,7 @@ pub(super) fn open(path: &Path) -> Option<Result<Dataset, DataError>> {
 }
 
 fn read(path: &Path) -> Result<Dataset, DataError> {
-    let bytes = std::fs::read(path).map_err(|source| DataError::Read { path: path.to_owned(), source })?;
+    let bytes = read_regular(path).map_err(|source| DataError::Read { path: path.to_owned(), source })?;
     let problem = |line: usize, cause: String| {
         let path = PathBuf::from(format!("{}:{line}", path.display()));
         Err(DataError::Format { path, cause })

@@ -2,10 +2,11 @@
 //! first dot of their last part are one sample: an image, and its class as text in a `.cls` or as `label` or `cls` of a
 //! `.json`. Captions (`.txt`) are for `pairs/shards.rs`.
 
-use super::archive::{ArchiveImages, Region, walk_tar};
+use super::archive::{ArchiveImages, walk_tar};
 use super::folder::{Folder, is_image};
 use super::named_labels::numbered;
 use super::pairs::shards::split_key;
+use super::region::Region;
 use super::tree::Tree;
 use super::{DataError, Dataset, Layout, Split};
 use serde_json::Value;

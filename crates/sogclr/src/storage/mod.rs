@@ -84,9 +84,26 @@ fn sync_folder(folder: &Path) -> io::Result<()> {
     if cfg!(unix) { File::open(folder)?.sync_all() } else { Ok(()) }
 }
 
+/// Opens a file for reading; what is no file but a pipe or a device, which may have no end or never begin, is an error.
+pub fn open_regular(path: &Path) -> io::Result<File> {
+    let kind = std::fs::metadata(path)?.file_type();
+    match kind.is_file() {
+        true => File::open(path),
+        false if kind.is_dir() => Err(io::ErrorKind::IsADirectory.into()),
+        false => Err(io::Error::other("it is no file but a pipe, a socket or a device; name a file")),
+    }
+}
+
+/// The content of a file, as [`open_regular`] opens it.
+pub fn read_regular(path: &Path) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    open_regular(path)?.read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
 /// Reads a whole file.
 pub fn read(path: &Path) -> Result<Vec<u8>, StorageError> {
-    std::fs::read(path).map_err(|source| StorageError::Read { path: path.to_owned(), source })
+    read_regular(path).map_err(|source| StorageError::Read { path: path.to_owned(), source })
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 //! the lists of images `Flickr_8k.trainImages.txt`, `Flickr_8k.testImages.txt` and `Flickr_8k.devImages.txt` (not used).
 
 use super::{DataError, Named, Read};
+use crate::storage::read_regular;
 use flate2::read::GzDecoder;
 use std::collections::HashSet;
 use std::io::Read as _;
@@ -9,7 +10,7 @@ use std::path::Path;
 
 pub(super) fn read(path: &Path) -> Result<Read, DataError> {
     let error = |source| DataError::Read { path: path.to_owned(), source };
-    let mut bytes = std::fs::read(path).map_err(error)?;
+    let mut bytes = read_regular(path).map_err(error)?;
     if bytes.starts_with(&[0x1F, 0x8B]) {
         let mut plain = Vec::new();
         GzDecoder::new(bytes.as_slice()).read_to_end(&mut plain).map_err(error)?;

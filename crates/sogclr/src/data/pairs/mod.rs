@@ -11,8 +11,9 @@ mod table;
 pub use classes::{caption_classes, class_names, fill_template};
 pub use emoji::open_emoji;
 
-use super::archive::{ArchiveImages, Region, list_zip};
+use super::archive::{ArchiveImages, list_zip};
 use super::folder::FolderImages;
+use super::region::Region;
 use super::{DataError, Dataset, Layout, Split};
 use std::collections::{HashMap, HashSet};
 use std::fmt::Display;

@@ -2,8 +2,9 @@
 //! with `.txt` (one caption on each line) or `.json` (`caption` or `text`).
 
 use super::{DataError, Split};
-use crate::data::archive::{ArchiveImages, Region, walk_tar};
+use crate::data::archive::{ArchiveImages, walk_tar};
 use crate::data::folder::is_image;
+use crate::data::region::Region;
 use serde_json::Value;
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};

@@ -1,6 +1,7 @@
 //! Tables of image path and caption: tab- or comma-separated, or one JSON object on each line.
 
 use super::{DataError, Read};
+use crate::storage::read_regular;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 
@@ -112,7 +113,7 @@ pub(super) fn read_jsonl(path: &Path) -> Result<Read, DataError> {
 }
 
 fn read_bytes(path: &Path) -> Result<Vec<u8>, DataError> {
-    std::fs::read(path).map_err(|source| DataError::Read { path: path.to_owned(), source })
+    read_regular(path).map_err(|source| DataError::Read { path: path.to_owned(), source })
 }
 
 impl Read {
