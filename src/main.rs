@@ -110,6 +110,9 @@ impl Verb {
     }
 }
 
+/// More only take memory.
+const THREADS_PER_CORE: usize = 8;
+
 /// Runs the program.
 fn main() -> ExitCode {
     ranks::silence_others();
@@ -150,6 +153,12 @@ fn run(cli: Cli, group: &Group) -> Result<(), CliError> {
         if threads == 0 {
             return Err(CliError::Input("--threads is 0: use at least 1".into()));
         }
+        let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
+        let most = THREADS_PER_CORE * cores;
+        if threads > most {
+            note!("--threads {threads} is more than {THREADS_PER_CORE} for each of the {cores} cores: using {most}");
+        }
+        let threads = threads.min(most);
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build_global();
         pool.map_err(|error| CliError::Failed(format!("cannot start {threads} threads: {error}")))?;
     }

@@ -1,6 +1,7 @@
 //! Lines for the user. Whoever reads them may go first (`| head`, a closed terminal): that must not end training.
 
 use crate::error::CliError;
+use sogclr::check::shown;
 use std::fmt::Arguments;
 use std::io::{ErrorKind, Write};
 use std::path::Path;
@@ -72,11 +73,18 @@ pub fn is_lost() -> bool {
     LOST.load(Ordering::Relaxed)
 }
 
+/// Names of files stand in many lines: nothing but text reaches the terminal.
+fn printable(text: Arguments) -> String {
+    let lines = text.to_string();
+    let plain = |line: &str| line.split('\t').map(shown).collect::<Vec<_>>().join("\t");
+    lines.split('\n').map(plain).collect::<Vec<_>>().join("\n")
+}
+
 pub fn result(text: Arguments) {
     if SILENT.load(Ordering::Relaxed) {
         return;
     }
-    let written = writeln!(std::io::stdout().lock(), "{text}");
+    let written = writeln!(std::io::stdout().lock(), "{}", printable(text));
     if let Some(error) = written.err().filter(|error| error.kind() != ErrorKind::BrokenPipe) {
         LOST.store(true, Ordering::Relaxed);
         complaint(format_args!("cannot write to standard output: {error}"));
@@ -95,5 +103,5 @@ pub fn complaint(text: Arguments) {
         return;
     }
     // There is nowhere left to say that it failed.
-    let _ = writeln!(std::io::stderr().lock(), "{text}");
+    let _ = writeln!(std::io::stderr().lock(), "{}", printable(text));
 }

@@ -58,9 +58,10 @@ impl Embed {
             format!("{id}\t{}{label}\n", one_field(&split.name(id)))
         };
         let names: String = (0..split.len()).map(row).collect();
-        write_atomic(&table, names.as_bytes())?;
         let count = tensor.shape[0];
         save_tensors(&self.out, &NamedTensors::from([("features".to_owned(), tensor)]), ("format", "pt"))?;
+        // One without the other would stand in the way of the next try.
+        write_atomic(&table, names.as_bytes()).inspect_err(|_| drop(std::fs::remove_file(&self.out)))?;
         say!("{count} rows: {}, named in {}", self.out.display(), table.display());
         Ok(())
     }

@@ -212,8 +212,8 @@ impl LossVerb {
 }
 
 fn matrix(name: &str, tensor: &HostTensor) -> Result<Matrix, String> {
-    let [rows, dim] = tensor.shape[..] else {
-        return Err(format!("tensor {name} has shape {:?}; expected [B, d]", tensor.shape));
+    let (&[rows, dim], false) = (&tensor.shape[..], tensor.values.is_empty()) else {
+        return Err(format!("tensor {name} has shape {:?}; expected [B, d], neither of them 0", tensor.shape));
     };
     Ok(Matrix::from_shape_vec((rows, dim), tensor.values.clone()).expect("shape and values agree"))
 }

@@ -1,17 +1,17 @@
 //! `sogclr search`: the images that fit a text.
 
-use super::eval::readable_images;
+use super::eval::{open_run, readable_images};
 use super::eval_pairs::image_rows;
 use crate::error::CliError;
 use crate::output::{note, refuse_existing_file, say};
 use clap::Args;
+use sogclr::check::shown;
 use sogclr::config::DeviceName;
 use sogclr::cpu::Isa;
 use sogclr::math::map_rows;
 use sogclr::report::contact_sheet;
 use sogclr::storage::write_atomic;
 use sogclr::train::open_device;
-use sogclr::trained::TrainedRun;
 use std::path::PathBuf;
 
 /// Find the images that fit a text best.
@@ -47,7 +47,7 @@ impl Search {
         if self.text.trim().is_empty() || self.top == 0 {
             return Err(CliError::Input("say what to look for, and show at least 1 match (-n)".into()));
         }
-        let run = TrainedRun::open(&self.run)?;
+        let run = open_run(&self.run, None)?;
         let encoders = run.pair_encoders(open_device(self.device.unwrap_or(run.config.train.device))?)?;
         let (split, bad) = readable_images(&run, self.images.as_deref())?;
         if let Some(first) = bad.first() {
@@ -59,7 +59,7 @@ impl Search {
         order.sort_by(|&a, &b| scores[b].total_cmp(&scores[a]));
         order.truncate(self.top);
         for &id in &order {
-            say!("{:.3}  {}", scores[id], split.name(id));
+            say!("{:.3}  {}", scores[id], shown(split.name(id)));
         }
         let pictures: Result<Vec<_>, _> = order.iter().map(|&id| split.image(id)).collect();
         let sheet = self.sheet.unwrap_or_else(|| self.run.join("search.png"));

@@ -7,9 +7,13 @@ use crate::data::DataConfig;
 use crate::encoder::{EncoderConfig, HeadConfig};
 use crate::method::{External, MethodConfig};
 use crate::optim::{LearningRate, OptimizerConfig};
+use crate::storage::read_regular;
 use serde::Serialize;
 use std::path::Path;
 use toml::{Table, Value};
+
+/// Parts of a dotted key, at most; no key has half as many.
+const DEEPEST: usize = 16;
 
 /// What the user gave, not yet checked against the types. From Rust it is built with the types themselves:
 ///
@@ -136,8 +140,9 @@ impl Overrides {
 
     /// A recipe file, or a run folder's `config.toml`.
     pub fn from_file(path: &Path) -> Result<Self, ConfigError> {
-        let text =
-            std::fs::read_to_string(path).map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
+        let unreadable = |source| ConfigError::Read { path: path.to_owned(), source };
+        let text = String::from_utf8(read_regular(path).map_err(unreadable)?)
+            .map_err(|_| unreadable(std::io::Error::other("it is not a text in UTF-8")))?;
         let table = text.parse::<Table>().map_err(|error| ConfigError::Syntax {
             origin: path.display().to_string(),
             message: error.to_string().trim().to_owned(),
@@ -151,6 +156,10 @@ impl Overrides {
             let message = format!("expected key=value, found {assignment:?}");
             return Err(ConfigError::Syntax { origin: "an assignment".into(), message });
         };
+        if key.split('.').count() > DEEPEST {
+            let message = format!("a key has {DEEPEST} parts at most, this one more");
+            return Err(ConfigError::Syntax { origin: "an assignment".into(), message });
+        }
         let value = format!("v = {}", text.trim()).parse::<Table>().ok().and_then(|mut table| table.remove("v"));
         self.lay(key.trim(), value.unwrap_or_else(|| Value::String(text.trim().to_owned())));
         Ok(())
@@ -243,6 +252,8 @@ mod tests {
         assert_eq!(overrides.table["augment"]["mean"].as_array().unwrap().len(), 3);
         assert_eq!(overrides.table["seed"].as_integer(), Some(7));
         assert!(overrides.set("no-value").is_err());
+        let deep = overrides.set(&format!("a{}=1", ".a".repeat(50_000))).unwrap_err().to_string();
+        assert!(deep.contains("16 parts at most") && deep.len() < 200, "{deep}");
     }
 
     #[test]

@@ -1,12 +1,13 @@
 //! What can be wrong with data, always naming the file and the way out.
 
+use crate::check::shown;
 use std::path::PathBuf;
 
 /// What is wrong with data.
 #[derive(Debug, thiserror::Error)]
 pub enum DataError {
     /// Nothing lies at the path.
-    #[error("{0} does not exist: check the path of the data")]
+    #[error("{} does not exist: check the path of the data", shown(.0.display()))]
     NotFound(PathBuf),
     /// The data of a run is no longer where it was.
     #[error("{path}, the data of this run, does not exist: if it was moved, write its new path into {config}")]
@@ -18,7 +19,8 @@ pub enum DataError {
     },
     /// A file that is no data.
     #[error(
-        "{0} is a file that holds no images: name a folder of images, a .zip or .tar of one, or a .txt list of images"
+        "{} is a file that holds no images: name a folder of images, a .zip or .tar of one, or a .txt list of images",
+        shown(.0.display())
     )]
     UnknownFile(PathBuf),
     /// There is no image at the path.
@@ -62,7 +64,7 @@ pub enum DataError {
     #[error("the program's own images: {0}")]
     Source(Box<dyn std::error::Error + Send + Sync>),
     /// The system does not let a file or folder be read.
-    #[error("cannot read {path}: {source}")]
+    #[error("cannot read {}: {source}", shown(path.display()))]
     Read {
         /// File or folder.
         path: PathBuf,
@@ -70,7 +72,7 @@ pub enum DataError {
         source: std::io::Error,
     },
     /// An image cannot be decoded, or has other channels than the rest.
-    #[error("{name} is not a readable image ({cause})")]
+    #[error("{} is not a readable image ({cause})", shown(name))]
     Decode {
         /// The image, as [`Source::name`](super::Source::name) gives it.
         name: String,
@@ -78,7 +80,7 @@ pub enum DataError {
         cause: String,
     },
     /// A file or folder is not laid out as its format demands.
-    #[error("{path}: {cause}")]
+    #[error("{}: {cause}", shown(path.display()))]
     Format {
         /// File or folder.
         path: PathBuf,

@@ -4,6 +4,8 @@ mod awake;
 
 pub use awake::awake;
 
+use std::path::Path;
+
 /// User and system time of all threads, in seconds; `None` where the system does not tell.
 pub fn cpu_seconds() -> Option<f64> {
     #[cfg(unix)]
@@ -52,11 +54,29 @@ fn resource_usage() -> libc::rusage {
     }
 }
 
-/// Memory that can be had without swapping, where the system tells.
+/// Memory that can be had without swapping, and without being ended by the limit of a container or a batch system, where the
+/// system tells.
 pub fn free_memory_gb() -> Option<f64> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
-    Some(line.trim().strip_suffix("kB")?.trim().parse::<f64>().ok()? * 1024e-9)
+    let free = line.trim().strip_suffix("kB")?.trim().parse::<f64>().ok()? * 1024e-9;
+    let own = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    let own = own.lines().find_map(|line| line.strip_prefix("0::/")).unwrap_or_default();
+    Some(free_in_group(Path::new("/sys/fs/cgroup"), own).map_or(free, |left| left.min(free)))
+}
+
+/// What the control group `own` and those around it leave, below `root`; none where none of them has a limit.
+fn free_in_group(root: &Path, own: &str) -> Option<f64> {
+    let number = |text: &str| text.trim().parse::<f64>().ok();
+    let left = |group: &Path| {
+        let read = |name: &str| std::fs::read_to_string(root.join(group).join(name)).ok();
+        let (most, used) = (number(&read("memory.max")?)?, number(&read("memory.current")?)?);
+        // Files that are cached count as used, and give way.
+        let cached = read("memory.stat").unwrap_or_default();
+        let cached = cached.lines().find_map(|line| number(line.strip_prefix("inactive_file ")?));
+        Some((most - used + cached.unwrap_or(0.0)).max(0.0) * 1e-9)
+    };
+    Path::new(own).ancestors().filter_map(left).min_by(f64::total_cmp)
 }
 
 /// The machine's name.
@@ -77,4 +97,26 @@ pub fn cpus() -> String {
 pub fn cores() -> Option<usize> {
     let text = std::fs::read_to_string("/proc/cpuinfo").ok()?;
     Some(text.lines().filter(|line| line.starts_with("processor")).count()).filter(|&count| count > 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_limit_of_a_container_counts() {
+        let root = tempfile::tempdir().unwrap();
+        let write = |name: &str, text: &str| {
+            std::fs::create_dir_all(root.path().join(name).parent().unwrap()).unwrap();
+            std::fs::write(root.path().join(name), text).unwrap();
+        };
+        assert_eq!(free_in_group(root.path(), "job/step"), None);
+        write("job/step/memory.max", "max\n");
+        write("job/step/memory.current", "1000000000\n");
+        assert_eq!(free_in_group(root.path(), "job/step"), None);
+        write("job/memory.max", "4000000000\n");
+        write("job/memory.current", "3000000000\n");
+        write("job/memory.stat", "anon 5\ninactive_file 500000000\n");
+        assert_eq!(free_in_group(root.path(), "job/step"), Some(1.5));
+    }
 }
