@@ -60,6 +60,9 @@ pub struct Target {
 /// The run in `folder`, evaluated at `size` pixels where that is given.
 pub fn open_run(folder: &Path, size: Option<usize>) -> Result<TrainedRun, CliError> {
     let mut run = TrainedRun::open(folder)?;
+    if let Some(remark) = run.edited()? {
+        note!("{remark}");
+    }
     if let Some(size) = size {
         run.set_eval_size(size).map_err(|problem| CliError::Input(format!("--image-size {}", problem.text)))?;
     }

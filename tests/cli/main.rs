@@ -4,6 +4,7 @@ mod bad_input;
 mod bench_verb;
 mod checks;
 mod compare;
+mod damage;
 mod encoders;
 mod evaluation;
 mod export;

@@ -1,7 +1,13 @@
-//! Files that are either whole or absent: temporary file, fsync, rename. And tensors in safetensors files.
+//! Files that are either whole or absent: temporary file, fsync, rename. Checksums that are compared at each read. And tensors
+//! in safetensors files.
 
+pub(crate) mod checksum;
+mod json;
+mod listed;
 mod tensors;
 
+pub(crate) use json::{load_table, save_table};
+pub(crate) use listed::{LIST, list, listed};
 pub use tensors::{load_ids, load_tensors, save_tensors, tensors_from_bytes, tensors_to_bytes};
 
 use std::fs::File;
@@ -12,7 +18,7 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, thiserror::Error)]
 pub enum StorageError {
     /// A file cannot be written; what stood there before still does.
-    #[error("cannot write {path}: {source}; free some space or choose another folder, earlier results are intact")]
+    #[error("cannot write {path}: {source}; {}, earlier results are intact", way_out(source))]
     Write {
         /// The file.
         path: PathBuf,
@@ -26,6 +32,14 @@ pub enum StorageError {
         path: PathBuf,
         /// What the system says.
         source: io::Error,
+    },
+    /// A file is not what its checksum says.
+    #[error("{path} is damaged: it is not what its checksum says; {fix}")]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What to do.
+        fix: &'static str,
     },
     /// A file of tensors is cut, damaged or of another kind.
     #[error("{path} is not a usable safetensors file: {cause}")]
@@ -43,6 +57,19 @@ pub enum StorageError {
         /// What the reader says.
         cause: String,
     },
+}
+
+/// What to do about a file that cannot be written.
+fn way_out(error: &io::Error) -> &'static str {
+    use io::ErrorKind::{
+        FileTooLarge, NotADirectory, NotFound, PermissionDenied, QuotaExceeded, ReadOnlyFilesystem, StorageFull,
+    };
+    match error.kind() {
+        StorageFull | QuotaExceeded | FileTooLarge => "free some space or choose another folder",
+        NotFound | NotADirectory => "its folder was moved or removed: put it back or choose another",
+        PermissionDenied | ReadOnlyFilesystem => "allow writing there or choose another folder",
+        _ => "check the disk or choose another folder",
+    }
 }
 
 /// Replaces `path` by `bytes` in one step; a crash at any moment leaves the old file or the new one.
@@ -109,6 +136,15 @@ pub fn read(path: &Path) -> Result<Vec<u8>, StorageError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_to_do_follows_the_cause() {
+        let told = |source: io::Error| StorageError::Write { path: "run/a".into(), source }.to_string();
+        let gone = write_atomic(Path::new("/no such folder/a"), b"x").unwrap_err().to_string();
+        assert!(gone.contains("moved or removed") && !gone.contains("space"), "{gone}");
+        assert!(told(io::ErrorKind::StorageFull.into()).contains("free some space"));
+        assert!(told(io::ErrorKind::PermissionDenied.into()).contains("allow writing"));
+    }
 
     #[test]
     fn a_failed_write_leaves_the_old_file() {

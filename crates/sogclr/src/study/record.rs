@@ -3,7 +3,7 @@
 use crate::config::{Overrides, RunConfig};
 use crate::eval::{Measured, PaperMeasured, Retrieval, ZeroShot};
 use crate::provenance::Provenance;
-use crate::storage::{StorageError, read, write_atomic};
+use crate::storage::{StorageError, load_table, save_table};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -189,14 +189,14 @@ impl Record {
         if !path.exists() {
             return Ok(None);
         }
-        let record = serde_json::from_slice(&read(&path)?);
-        record.map(Some).map_err(|error| StorageError::Format { path, cause: format!("not a record: {error}") })
+        let record = serde_json::from_value(Value::Object(load_table(&path, "a record")?));
+        record.map(Some).map_err(|error| StorageError::Format { path, cause: format!("not a record ({error})") })
     }
 
     /// Writes the record of that key, in place of an older one.
     pub fn save(&self, folder: &Path, key: &str) -> Result<(), StorageError> {
-        let text = serde_json::to_string_pretty(self).expect("plain data") + "\n";
-        write_atomic(&Self::path(folder, key), text.as_bytes())
+        let Value::Object(table) = serde_json::to_value(self).expect("plain data") else { unreachable!("a struct") };
+        save_table(&Self::path(folder, key), table)
     }
 }
 

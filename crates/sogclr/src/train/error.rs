@@ -32,8 +32,10 @@ pub enum TrainError {
     /// Another process has the run open.
     #[error("{0} is in use by another process: wait for it, or stop it")]
     Locked(PathBuf),
-    /// The run ended before its first checkpoint.
-    #[error("{0} has no checkpoint yet: begin the run again in another folder")]
+    /// There is no checkpoint, or none any more.
+    #[error(
+        "{0} has no checkpoint: if the run has just begun, resume it; else restore one, or begin again in another folder"
+    )]
     NoCheckpoint(PathBuf),
     /// A file of the run, or the weights to start from, does not fit.
     #[error("{path} does not fit this run: {cause}")]

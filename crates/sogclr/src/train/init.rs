@@ -30,6 +30,10 @@ impl Init {
             return Self::of_run(path, config).map(Some);
         }
         let (weights, _) = load_tensors(path)?;
+        if let Some((name, _)) = weights.iter().find(|(_, tensor)| tensor.values.iter().any(|v| !v.is_finite())) {
+            let cause = format!("its parameter {name} holds a NaN or an infinity: choose other weights");
+            return Err(TrainError::Checkpoint { path: path.clone(), cause });
+        }
         let weights = match config.text {
             Some(_) => from_open_clip(&weights),
             None => {

@@ -1,11 +1,12 @@
-//! `metrics.jsonl`: one line for each reported step, continued without gaps or repeats after a resume.
+//! `metrics.jsonl`: one line for each reported step, continued without gaps or repeats after a resume. Each line ends with a
+//! short checksum of the rest of it, so that a damaged one is passed over, and only that one.
 
 use super::StepOutput;
 use super::signals::{Signals, Verdict};
-use crate::storage::{StorageError, write_atomic};
+use crate::storage::{StorageError, read_regular, write_atomic};
 use serde::{Deserialize, Serialize};
 use std::fs::{File, OpenOptions};
-use std::io::{BufRead, BufReader, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -94,10 +95,45 @@ impl Metrics {
         Ok(Self { path: path.to_owned(), file })
     }
 
-    /// Every whole line; none if there is no file.
+    /// Every whole line, in order; none if there is no file.
     pub fn read(path: &Path) -> Vec<Metric> {
-        let Ok(file) = File::open(path) else { return Vec::new() };
-        BufReader::new(file).lines().map_while(Result::ok).map_while(|l| serde_json::from_str(&l).ok()).collect()
+        let bytes = read_regular(path).unwrap_or_default();
+        let mut last = 0;
+        let lines = bytes.split(|byte| *byte == b'\n').filter_map(parse);
+        let is_next = |metric: &Metric| {
+            let is_next = metric.step > last;
+            last = last.max(metric.step);
+            is_next
+        };
+        lines.filter(is_next).collect()
+    }
+
+    /// A sentence if lines up to `step` are not there or damaged. The file as it was is kept beside it.
+    pub(super) fn lost(
+        path: &Path,
+        step: usize,
+        steps_per_epoch: usize,
+        total_steps: usize,
+    ) -> Result<Option<String>, StorageError> {
+        let found: Vec<usize> = Self::read(path).iter().map(|line| line.step).collect();
+        let is_due = |at: &usize| at.is_multiple_of(line_every(steps_per_epoch)) || *at == total_steps;
+        let lost: Vec<usize> = (1..=step).filter(is_due).filter(|at| found.binary_search(at).is_err()).collect();
+        let (Some(first), Some(last)) = (lost.first(), lost.last()) else { return Ok(None) };
+        if !path.exists() {
+            return Ok(Some(format!("metrics.jsonl is gone: it begins again after step {step}")));
+        }
+        let kept = path.with_file_name("metrics-damaged.jsonl");
+        let bytes = read_regular(path).map_err(|source| StorageError::Read { path: path.to_owned(), source })?;
+        write_atomic(&kept, &bytes)?;
+        let lines = if lost.len() == 1 {
+            format!("the line of step {first}")
+        } else {
+            format!("{} lines between steps {first} and {last}", lost.len())
+        };
+        Ok(Some(format!(
+            "metrics.jsonl is damaged: it lacks {lines}, the others are kept; {} is the file as it was",
+            kept.display()
+        )))
     }
 
     /// Seconds of training and images seen in all lines.
@@ -124,8 +160,28 @@ impl Metrics {
     }
 }
 
+/// A line of metrics comes after every so many steps, and after the last.
+pub(super) fn line_every(steps_per_epoch: usize) -> usize {
+    steps_per_epoch.div_ceil(100)
+}
+
+const CHECK: &str = ",\"check\":\"";
+
 fn line(metric: &Metric) -> String {
-    serde_json::to_string(metric).expect("plain data") + "\n"
+    let text = serde_json::to_string(metric).expect("plain data");
+    let rest = text.strip_suffix('}').expect("an object");
+    format!("{rest}{CHECK}{:.8}\"}}\n", blake3::hash(rest.as_bytes()).to_hex())
+}
+
+/// One line, if it is whole. Lines of before there were checksums end with a number.
+fn parse(line: &[u8]) -> Option<Metric> {
+    let text = std::str::from_utf8(line).ok()?;
+    if let Some(rest) = text.strip_suffix("\"}") {
+        let (rest, sum) = rest.rsplit_once(CHECK)?;
+        blake3::hash(rest.as_bytes()).to_hex().starts_with(sum).then_some(())?;
+        (sum.len() == 8).then_some(())?;
+    }
+    serde_json::from_str(text).ok()
 }
 
 #[cfg(test)]
@@ -152,6 +208,60 @@ mod tests {
             data_wait: 0.0,
             rank_wait: None,
         }
+    }
+
+    /// The file, with a line for each of these steps.
+    fn written(folder: &Path, steps: std::ops::RangeInclusive<usize>) -> PathBuf {
+        let path = folder.join("metrics.jsonl");
+        let mut file = Metrics::open(&path, 0).unwrap();
+        steps.for_each(|step| file.append(&metric(step)).unwrap());
+        path
+    }
+
+    fn steps(path: &Path) -> Vec<usize> {
+        Metrics::read(path).iter().map(|line| line.step).collect()
+    }
+
+    #[test]
+    fn a_damaged_line_costs_no_other() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = written(folder.path(), 1..=3);
+        let whole = std::fs::read(&path).unwrap();
+        assert_eq!(Metrics::lost(&path, 3, 50, 100).unwrap(), None);
+        for bit in 0..8 * whole.len() {
+            let mut flipped = whole.clone();
+            flipped[bit / 8] ^= 1 << (bit % 8);
+            std::fs::write(&path, flipped).unwrap();
+            // The end of a line joins two.
+            let (found, is_end) = (steps(&path), whole[bit / 8] == b'\n');
+            assert!(
+                found.len() == 2 || (is_end && found.len() == 1) || (bit / 8 == whole.len() - 1),
+                "{bit} {found:?}"
+            );
+        }
+        let second = whole.iter().position(|byte| *byte == b'\n').unwrap() + 12;
+        let mut damaged = whole.clone();
+        damaged[second] ^= 1;
+        std::fs::write(&path, &damaged).unwrap();
+        let said = Metrics::lost(&path, 3, 50, 100).unwrap().unwrap();
+        assert!(said.contains("lacks the line of step 2"), "{said}");
+        assert_eq!(std::fs::read(folder.path().join("metrics-damaged.jsonl")).unwrap(), damaged);
+        drop(Metrics::open(&path, 3).unwrap());
+        assert_eq!(steps(&path), [1, 3], "the others are kept");
+    }
+
+    #[test]
+    fn a_file_that_is_gone_is_noticed_and_one_of_before_checksums_is_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("metrics.jsonl");
+        assert!(Metrics::lost(&path, 4, 50, 100).unwrap().unwrap().contains("is gone"));
+        assert_eq!(Metrics::lost(&path, 0, 50, 100).unwrap(), None);
+        // A line after every third step, and after the last.
+        let text: String = [3, 6, 7].map(|step| serde_json::to_string(&metric(step)).unwrap() + "\n").concat();
+        std::fs::write(&path, text).unwrap();
+        assert_eq!(steps(&path), [3, 6, 7]);
+        assert_eq!(Metrics::lost(&path, 7, 300, 7).unwrap(), None);
+        assert!(Metrics::lost(&path, 9, 300, 9).unwrap().is_some());
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use super::init::Init;
 use super::ranks::{check_images, start_alike};
 use super::run::narrowed;
+use super::trainer::plan;
 use super::{Checkpoint, Metrics, Outcome, Run, StepReport, TrainError, Trainer, free_memory_gb, open_for, too_large};
 use crate::batch::Share;
 use crate::comm::Group;
@@ -99,14 +100,29 @@ impl Pretraining {
     /// The same for a program that says what it is, with the other ranks of `group`; `checked` is called once for each image
     /// that this rank checks.
     pub fn begin(
-        mut config: RunConfig,
+        config: RunConfig,
         data: Dataset,
         out: &Path,
         provenance: Provenance,
         group: &Group,
         checked: impl Fn() + Sync,
     ) -> Result<Self, TrainError> {
-        group.together(can_begin(&config, out, group))?;
+        let is_free = if group.is_first() { super::refuse_existing(out) } else { Ok(()) };
+        group.together(is_free)?;
+        Self::from_the_start(out, None, config, data, provenance, group, checked)
+    }
+
+    /// Trains from the first step, in a new folder or in that of a `run` that died before its first checkpoint.
+    fn from_the_start(
+        out: &Path,
+        run: Option<Run>,
+        mut config: RunConfig,
+        data: Dataset,
+        provenance: Provenance,
+        group: &Group,
+        checked: impl Fn() + Sync,
+    ) -> Result<Self, TrainError> {
+        group.together(can_begin(&config, group))?;
         let compute = group.together(open_for(&config.train, group.place().local_rank))?;
         start_alike(group, &provenance, &config, &compute)?;
         Share::of(group, config.train.batch, 1, config.train.micro_batch).map_err(ConfigError::from)?;
@@ -142,21 +158,28 @@ impl Pretraining {
         }
         trainer.share(group)?;
         let left_out = [problems, bad].concat();
-        let mut create = || {
-            let run = Run::create(out, config.clone(), &mut manifest, &provenance)?;
+        let create = || {
+            let run = match run {
+                Some(mut run) => {
+                    run.keep_precision(config.train.precision)?;
+                    run.begin(&mut manifest, &provenance)?;
+                    run
+                }
+                None => Run::create(out, config.clone(), &mut manifest, &provenance)?,
+            };
             if !left_out.is_empty() {
                 write_atomic(&out.join("problems.txt"), (left_out.join("\n") + "\n").as_bytes())?;
             }
             Ok::<_, TrainError>(run)
         };
-        let run = group.together(group.is_first().then(&mut create).transpose())?;
+        let run = group.together(group.is_first().then(create).transpose())?;
         let (folder, group, split) = (out.to_owned(), group.clone(), Arc::new(split));
         let warning = (!notes.is_empty()).then(|| notes.join("; "));
         Ok(Self { run, folder, config, trainer, group, split, has_test, left_out, warning })
     }
 
-    /// Goes on with the run in `folder`, which rank 0 alone needs to reach, from its last whole checkpoint. The number of ranks
-    /// may be another than before.
+    /// Goes on with the run in `folder`, which rank 0 alone needs to reach, from its last whole checkpoint, or from the
+    /// beginning where it died before its first. The number of ranks may be another than before.
     pub fn resume(folder: &Path, provenance: Provenance, group: &Group) -> Result<Self, TrainError> {
         Self::resume_as(folder, None, provenance, group)
     }
@@ -171,6 +194,10 @@ impl Pretraining {
     ) -> Result<Self, TrainError> {
         let (run, mut config) = open_run(folder, group)?;
         config.train.precision = precision.unwrap_or(config.train.precision);
+        if is_unbegun(run.as_ref(), group) {
+            let data = group.together(Dataset::open(&config.data, config.seed))?;
+            return Self::begin_again(folder, run, config, data, provenance, group);
+        }
         let data = group.together(Run::open_all_data_of(folder, &config))?;
         Self::go_on(folder, run, config, data, provenance, group)
     }
@@ -186,7 +213,25 @@ impl Pretraining {
     ) -> Result<Self, TrainError> {
         let (run, kept) = open_run(folder, group)?;
         let config = RunConfig { method: config.method, ..kept };
-        Self::go_on(folder, run, config, data, provenance, group)
+        match is_unbegun(run.as_ref(), group) {
+            true => Self::begin_again(folder, run, config, data, provenance, group),
+            false => Self::go_on(folder, run, config, data, provenance, group),
+        }
+    }
+
+    fn begin_again(
+        folder: &Path,
+        run: Option<Run>,
+        config: RunConfig,
+        data: Dataset,
+        provenance: Provenance,
+        group: &Group,
+    ) -> Result<Self, TrainError> {
+        config.validate(&data.describe_at(config.augment.views[0].size))?;
+        let begun = Self::from_the_start(folder, run, config, data, provenance, group, || {})?;
+        let again = "it stopped before its first checkpoint: starting from the beginning".to_owned();
+        let warning = Some(begun.warning.iter().fold(again, |all, note| format!("{all}; {note}")));
+        Ok(Self { warning, ..begun })
     }
 
     fn go_on(
@@ -218,6 +263,8 @@ impl Pretraining {
         let unlike = "it will not end with the bytes of an uninterrupted run";
         let (step, before, now) = (checkpoint.step, checkpoint.provenance.numerics, provenance.numerics);
         let (stored, precision) = (checkpoint.precision(), config.train.precision);
+        let looked = run.as_ref().map_or(Ok(Vec::new()), |run| notice(run, &checkpoint, &data.train, notes.is_empty()));
+        let noticed = group.together(looked)?;
         let trainer = Trainer::restore(&config, data.train.len(), checkpoint, compute);
         let trainer = group.together(trainer)?.by(provenance);
         trainer.share(group)?;
@@ -229,7 +276,7 @@ impl Pretraining {
                 format!("activations were stored as {stored} until now and are {precision} from here: {unlike}")
             }),
         ];
-        let warnings: Vec<String> = warnings.into_iter().flatten().chain(notes).collect();
+        let warnings: Vec<String> = warnings.into_iter().flatten().chain(notes).chain(noticed).collect();
         let warning = (!warnings.is_empty()).then(|| warnings.join("; "));
         // The checkpoints that follow say it, and so does what the next resume reads.
         let keep = |run: &mut Run| run.keep_precision(precision);
@@ -325,10 +372,7 @@ impl Pretraining {
 }
 
 /// What can be known before the images are read.
-fn can_begin(config: &RunConfig, out: &Path, group: &Group) -> Result<(), TrainError> {
-    if group.is_first() {
-        super::refuse_existing(out)?;
-    }
+fn can_begin(config: &RunConfig, group: &Group) -> Result<(), TrainError> {
     if let Some(init) = config.train.init.as_ref().filter(|path| !path.exists()) {
         return Err(TrainError::NoInit(init.clone()));
     }
@@ -381,6 +425,24 @@ pub(super) fn shared_manifest(folder: &Path, run: Option<&Run>, group: &Group) -
         None => Ok(Manifest::from_bytes(group.from_first(Vec::new()))),
     };
     Ok(group.together(shared)?)
+}
+
+/// Whether the run died before its first checkpoint, on every rank.
+fn is_unbegun(run: Option<&Run>, group: &Group) -> bool {
+    group.any(run.is_some_and(Run::is_unbegun))
+}
+
+/// What is not as the run left it and does not keep it from going on, a sentence each; the encoder is written again.
+fn notice(run: &Run, checkpoint: &Checkpoint, split: &Split, is_same_data: bool) -> Result<Vec<String>, TrainError> {
+    let mended = run.mend_encoder(checkpoint)?;
+    let plan = plan(&run.config, split.len());
+    let lost = match is_same_data {
+        true => Metrics::lost(&run.metrics_path(), checkpoint.step, plan.steps_per_epoch(), plan.total_steps())?,
+        // Other images, another number of steps between lines.
+        false => None,
+    };
+    let mended = mended.then(|| "encoder.safetensors was missing or damaged: written again from the checkpoint".into());
+    Ok([Run::edited(run.folder())?, lost, mended].into_iter().flatten().collect())
 }
 
 /// The run, on rank 0, and its configuration.

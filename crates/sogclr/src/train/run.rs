@@ -1,5 +1,6 @@
 //! The run folder: `config.toml`, `manifest.bin`, `metrics.jsonl`, `checkpoints/`, `encoder.safetensors`,
-//! `load.py`, `summary.json`, `open_clip.json` for image–text pairs, and `problems.txt` where something was left out.
+//! `load.py`, `summary.json`, `open_clip.json` for image–text pairs, and `problems.txt` where something was left out. Each file
+//! that decides a result carries a checksum, or stands in the list `checksums.b3`.
 
 use super::{Checkpoint, TrainError};
 use crate::config::{Overrides, RunConfig};
@@ -8,15 +9,23 @@ use crate::encoder::{Precision, load_script, to_open_clip};
 use crate::loss::{GLOBAL_TAU, LOG_SCALE};
 use crate::params::NamedTensors;
 use crate::provenance::Provenance;
-use crate::storage::{StorageError, copy_atomic, read, save_tensors, write_atomic};
+use crate::storage::checksum::Seal;
+use crate::storage::{
+    LIST, StorageError, copy_atomic, list, listed, load_table, load_tensors, read, save_table, save_tensors,
+    write_atomic,
+};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
-use std::fs::{File, TryLockError};
+use std::fs::{DirEntry, File, TryLockError};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 /// How many of the newest checkpoints stay, beside those of `keep_every`.
 pub(crate) const NEWEST: usize = 2;
+
+/// Files that stay as they were written when the run began; the manifest has checksums of its own.
+const FIXED: [&str; 4] = ["config.toml", "load.py", "open_clip.json", "provenance.json"];
 
 /// An open run folder, locked against a second process.
 pub struct Run {
@@ -39,6 +48,18 @@ impl Run {
         std::fs::create_dir_all(&checkpoints)
             .map_err(|source| StorageError::Write { path: folder.to_owned(), source })?;
         let lock = lock(folder)?;
+        // First: with it, a run that dies before its first checkpoint can begin again.
+        write_atomic(&folder.join("config.toml"), config.to_toml().as_bytes())?;
+        let run = Self { folder: folder.to_owned(), config, _lock: lock };
+        run.begin(manifest, provenance)?;
+        Ok(run)
+    }
+
+    /// Writes what stays as it is, over what an earlier beginning may have left.
+    pub(super) fn begin(&self, manifest: &mut Manifest, provenance: &Provenance) -> Result<(), TrainError> {
+        let Self { folder, config, .. } = self;
+        std::fs::create_dir_all(folder.join("checkpoints"))
+            .map_err(|source| StorageError::Write { path: folder.to_owned(), source })?;
         copy_atomic(&folder.join(Manifest::FILE), manifest.content()?)?;
         if let Some(open_clip) = config.model().open_clip() {
             write_atomic(&folder.join("open_clip.json"), format!("{open_clip:#}\n").as_bytes())?;
@@ -47,11 +68,46 @@ impl Run {
         let size = config.eval_size();
         let (sizes, upright) = ([augment.centre_resize(size), size], !config.data.ignore_orientation);
         let script = load_script(&model, sizes, &augment.mean, &augment.std, upright);
-        let origin = serde_json::to_string_pretty(provenance).expect("plain data") + "\n";
-        write_atomic(&folder.join("provenance.json"), origin.as_bytes())?;
+        // Should the list be lost, this tells the run from one of before there were checksums.
+        let mut origin = serde_json::to_value(provenance).expect("plain data");
+        origin["checksums"] = LIST.into();
+        write_atomic(&folder.join("provenance.json"), format!("{origin:#}\n").as_bytes())?;
         write_atomic(&folder.join("load.py"), script.as_bytes())?;
-        write_atomic(&folder.join("config.toml"), config.to_toml().as_bytes())?;
-        Ok(Self { folder: folder.to_owned(), config, _lock: lock })
+        Ok(list(folder, &FIXED)?)
+    }
+
+    /// Whether no step was ever recorded: such a run goes on from its beginning. One whose checkpoints were removed does not.
+    pub(super) fn is_unbegun(&self) -> bool {
+        let is_empty = |name: &str| self.folder.join(name).metadata().map_or(true, |file| file.len() == 0);
+        checkpoint_steps(&self.folder).is_empty() && is_empty("metrics.jsonl") && is_empty("summary.json")
+    }
+
+    /// What the list of checksums says of a file with this content.
+    fn look(folder: &Path, name: &str, content: &[u8]) -> Result<Seal, StorageError> {
+        let found = listed(folder, name, content)?;
+        let says = |origin: Vec<u8>| String::from_utf8_lossy(&origin).contains(LIST);
+        if found == Seal::Absent && read(&folder.join("provenance.json")).is_ok_and(says) {
+            return Err(StorageError::Read { path: folder.join(LIST), source: ErrorKind::NotFound.into() });
+        }
+        Ok(found)
+    }
+
+    /// A sentence if `config.toml` is not what the run began with: it may be edited where that does not change what the run
+    /// becomes, so that alone is no error.
+    pub fn edited(folder: &Path) -> Result<Option<String>, TrainError> {
+        let path = folder.join("config.toml");
+        let is_other = Self::look(folder, "config.toml", &read(&path)?)? == Seal::Broken;
+        Ok(is_other.then(|| format!("{} is not what the run began with: edited, or damaged", path.display())))
+    }
+
+    /// Writes the encoder again where its file is damaged; whether it did.
+    pub(super) fn mend_encoder(&self, checkpoint: &Checkpoint) -> Result<bool, TrainError> {
+        let path = self.folder.join("encoder.safetensors");
+        let is_whole = load_tensors(&path).is_ok();
+        if !is_whole {
+            save_tensors(&path, &Self::exported(&self.config, checkpoint), ("format", "pt"))?;
+        }
+        Ok(!is_whole)
     }
 
     /// Opens the folder of an earlier run for writing.
@@ -75,6 +131,9 @@ impl Run {
         if self.config.train.precision != precision {
             self.config.train.precision = precision;
             write_atomic(&self.folder.join("config.toml"), self.config.to_toml().as_bytes())?;
+            if self.folder.join(LIST).exists() {
+                list(&self.folder, &FIXED)?;
+            }
         }
         Ok(())
     }
@@ -195,7 +254,8 @@ impl Run {
         if steps.is_empty() {
             return Err(TrainError::NoCheckpoint(folder.to_owned()));
         }
-        Ok(steps.into_iter().map(|step| Checkpoint::load(&checkpoint_path(folder, step))))
+        let folder = folder.to_owned();
+        Ok(steps.into_iter().map(move |step| read_checkpoint(&folder, step)))
     }
 
     /// The newest checkpoint that can be read. If that is not the newest of all, also what is wrong with that one.
@@ -207,7 +267,7 @@ impl Run {
     pub fn read_latest(folder: &Path) -> Result<(Checkpoint, Option<TrainError>), TrainError> {
         let mut broken = None;
         for step in checkpoint_steps(folder).into_iter().rev() {
-            match Checkpoint::load(&checkpoint_path(folder, step)) {
+            match read_checkpoint(folder, step) {
                 Ok(checkpoint) => return Ok((checkpoint, broken)),
                 Err(error) => broken = broken.or(Some(error)),
             }
@@ -222,7 +282,12 @@ impl Run {
 
     /// One entry of `summary.json`, where it is there and of that type.
     pub fn read_entry<T: DeserializeOwned>(folder: &Path, key: &str) -> Option<T> {
-        serde_json::from_value(Self::read_summary(folder).ok()?.remove(key)?).ok()
+        Self::entry_of(folder, key).ok()?
+    }
+
+    /// The same, where a file that cannot be read or is damaged is an error.
+    pub fn entry_of<T: DeserializeOwned>(folder: &Path, key: &str) -> Result<Option<T>, StorageError> {
+        Ok(Self::read_summary(folder)?.shift_remove(key).and_then(|entry| serde_json::from_value(entry).ok()))
     }
 
     /// As [`Run::read_entry`].
@@ -235,8 +300,7 @@ impl Run {
         if !path.exists() {
             return Ok(Map::new());
         }
-        serde_json::from_slice(&read(&path)?)
-            .map_err(|error| StorageError::Format { path, cause: format!("not a summary ({error})") })
+        load_table(&path, "a summary")
     }
 
     /// Sets one entry of `summary.json`, keeping the others.
@@ -259,8 +323,7 @@ impl Run {
         let mut summary = Self::read_summary(folder)?;
         let old = summary.get(key).and_then(|old| serde_json::from_value(old.clone()).ok());
         summary.insert(key.to_owned(), change(old));
-        let text = serde_json::to_string_pretty(&summary).expect("plain data") + "\n";
-        write_atomic(&path, text.as_bytes())
+        save_table(&path, summary)
     }
 }
 
@@ -296,10 +359,20 @@ fn checkpoint_path(folder: &Path, step: usize) -> PathBuf {
     folder.join("checkpoints").join(format!("step-{step:09}.safetensors"))
 }
 
+/// The checkpoint that is called after `step`, which it has to be of.
+fn read_checkpoint(folder: &Path, step: usize) -> Result<Checkpoint, TrainError> {
+    let path = checkpoint_path(folder, step);
+    let checkpoint = Checkpoint::load(&path)?;
+    match checkpoint.step == step {
+        true => Ok(checkpoint),
+        false => Err(TrainError::Checkpoint { path, cause: format!("it is of step {}", checkpoint.step) }),
+    }
+}
+
 /// The steps that have a checkpoint, in order.
 fn checkpoint_steps(folder: &Path) -> Vec<usize> {
     let entries = folder.join("checkpoints").read_dir().into_iter().flatten().flatten();
-    let step = |entry: std::fs::DirEntry| {
+    let step = |entry: DirEntry| {
         let name = entry.file_name().into_string().ok()?;
         name.strip_prefix("step-")?.strip_suffix(".safetensors")?.parse().ok()
     };
@@ -313,7 +386,16 @@ pub fn refuse_existing(folder: &Path) -> Result<(), TrainError> {
     if folder.join("config.toml").exists() {
         return Err(TrainError::Exists(folder.to_owned()));
     }
-    let is_taken = folder.is_file() || folder.read_dir().is_ok_and(|mut entries| entries.next().is_some());
+    // What a beginning leaves that died before it had written its settings is in nobody's way.
+    let is_leftover = |entry: &DirEntry| match entry.file_name().to_string_lossy().as_ref() {
+        ".lock" => true,
+        "checkpoints" => entry.path().read_dir().is_ok_and(|mut inside| inside.next().is_none()),
+        name => name.starts_with("config.toml.") && name.ends_with(".partial"),
+    };
+    let is_taken = folder.is_file()
+        || folder
+            .read_dir()
+            .is_ok_and(|mut entries| entries.any(|entry| !entry.is_ok_and(|entry| is_leftover(&entry))));
     if is_taken { Err(TrainError::NotEmpty(folder.to_owned())) } else { Ok(()) }
 }
 

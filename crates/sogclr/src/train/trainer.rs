@@ -401,7 +401,7 @@ struct Log {
 
 impl Log {
     fn open(run: Option<&Run>, step: usize, steps_per_epoch: usize) -> Result<Self, TrainError> {
-        let every = steps_per_epoch.div_ceil(100);
+        let every = super::metrics::line_every(steps_per_epoch);
         let mut log =
             Self { metrics: None, history: History::default(), signals: None, verdict: Verdict::Early, every };
         let Some(path) = run.map(Run::metrics_path) else { return Ok(log) };
@@ -414,7 +414,7 @@ impl Log {
     }
 }
 
-fn plan(config: &RunConfig, samples: usize) -> BatchPlan {
+pub(super) fn plan(config: &RunConfig, samples: usize) -> BatchPlan {
     BatchPlan { samples, batch: config.train.batch, epochs: config.train.epochs, seed: config.seed }
 }
 

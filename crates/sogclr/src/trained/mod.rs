@@ -90,6 +90,11 @@ impl TrainedRun {
         &self.folder
     }
 
+    /// A sentence if its settings are not those that the run began with: edited, or damaged.
+    pub fn edited(&self) -> Result<Option<String>, TrainedError> {
+        Ok(Run::edited(&self.folder)?)
+    }
+
     /// The step of the newest checkpoint, which the encoder is of.
     pub fn step(&self) -> Option<usize> {
         Run::newest_step(&self.folder)
@@ -131,7 +136,12 @@ impl TrainedRun {
         if !path.exists() {
             return Err(TrainError::NoCheckpoint(self.folder.clone()).into());
         }
-        let (weights, _) = load_tensors(&path)?;
+        let (weights, _) = load_tensors(&path).map_err(|error| match error {
+            StorageError::Damaged { path, .. } => {
+                StorageError::Damaged { path, fix: "resume the run, which writes it again from its last checkpoint" }
+            }
+            other => other,
+        })?;
         Ok((path, weights))
     }
 

@@ -52,7 +52,7 @@ impl TrainedRun {
         group: &Group,
         measure: impl FnOnce() -> Result<T, E>,
     ) -> Result<T, E> {
-        let known: Vec<Value> = Run::read_entry(self.folder(), KEY).unwrap_or_default();
+        let known: Vec<Value> = Run::entry_of(self.folder(), KEY)?.unwrap_or_default();
         let is_it = |entry: &&Value| entry_of(entry).is_some_and(|known| known.is_same(of));
         let found = known.iter().find(is_it).map(|entry| &entry["result"]);
         // Rank 0 writes the file, so it knows.
