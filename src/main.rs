@@ -14,7 +14,7 @@ mod verbs;
 
 use clap::{CommandFactory, Parser, Subcommand};
 use error::CliError;
-use output::{Volume, complain, say, set_volume};
+use output::{Volume, complain, note, say, set_volume};
 use ranks::{Company, Ranks};
 use sogclr::comm::Group;
 use sogclr::math::Isa;

@@ -2,7 +2,7 @@
 
 use super::eval_pairs::{RetrievalVerb, ZeroShotVerb};
 use crate::error::CliError;
-use crate::output::{note, say};
+use crate::output::{complain, note, say};
 use crate::progress::Counter;
 use clap::{Args, Subcommand, ValueEnum};
 use serde_json::{Value, json};
@@ -61,7 +61,7 @@ pub struct Target {
 pub fn open_run(folder: &Path, size: Option<usize>) -> Result<TrainedRun, CliError> {
     let mut run = TrainedRun::open(folder)?;
     if let Some(remark) = run.edited()? {
-        note!("{remark}");
+        complain!("{remark}");
     }
     if let Some(size) = size {
         run.set_eval_size(size).map_err(|problem| CliError::Input(format!("--image-size {}", problem.text)))?;

@@ -4,7 +4,7 @@ use super::pretrain::{Measurable, Watchdog, finish, train};
 use super::report::leave_report;
 use crate::error::CliError;
 use crate::interrupt::stop_on_ctrl_c;
-use crate::output::{note, say};
+use crate::output::{complain, note, say};
 use crate::progress::Counter;
 use clap::Args;
 use sogclr::comm::Group;
@@ -50,7 +50,7 @@ impl Resume {
             }
         };
         if let Some(warning) = pretraining.warning() {
-            note!("{warning}");
+            complain!("{warning}");
         }
         let (done, total) = (pretraining.step(), pretraining.total_steps());
         if done == total {
