@@ -2,6 +2,7 @@
 
 mod plot;
 mod study;
+mod theme;
 
 pub use plot::{Chart, Dots, Series};
 pub use study::study_charts;
