@@ -48,6 +48,9 @@ pub struct RunOptions {
     /// looked at stops the run, after a checkpoint, when it is met.
     #[arg(long, value_name = "WHICH")]
     pub check: Option<String>,
+    /// Compare the content of every image with what it was at each read, also where its size and time are the same
+    #[arg(long)]
+    pub verify_content: bool,
     /// Leave photographs as they are stored, as torchvision does, whatever their EXIF data say of how the camera was held
     #[arg(long)]
     pub ignore_orientation: bool,
@@ -151,6 +154,7 @@ pub const FLAGS: &[(&str, &str)] = &[
     ("data.exclude", "--exclude"),
     ("data.limit", "--limit"),
     ("data.skip_bad", "--skip-bad"),
+    ("data.verify_content", "--verify-content"),
     ("data.check", "--check"),
     ("data.ignore_orientation", "--ignore-orientation"),
     ("data.image_size", "--image-size"),
@@ -208,6 +212,7 @@ impl RunOptions {
             ("data.exclude", (!exclude.is_empty()).then_some(toml::Value::Array(exclude))),
             ("data.limit", number(self.limit)),
             ("data.skip_bad", self.skip_bad.then_some(toml::Value::Boolean(true))),
+            ("data.verify_content", self.verify_content.then_some(toml::Value::Boolean(true))),
             ("data.check", word(&self.check)),
             ("data.ignore_orientation", self.ignore_orientation.then_some(toml::Value::Boolean(true))),
             ("data.image_size", number(self.image_size)),

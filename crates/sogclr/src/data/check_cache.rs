@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Raised whenever the check of an image refuses what it took before: what an older check let pass is then read again.
-const STRICTNESS: u32 = 1;
+const STRICTNESS: u32 = 2;
 
 /// The coarsest clock of a file system.
 const TICK: Duration = Duration::from_secs(2);

@@ -61,6 +61,10 @@ pub struct DataConfig {
     pub eval_size: Option<usize>,
     /// Leave out images and captions that cannot be used instead of refusing to start.
     pub skip_bad: bool,
+    /// Compare the content of every image with what it was, at each read, also where its size and time of last change are the
+    /// same.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub verify_content: bool,
     /// Which images are read and decoded before the run begins: `all`, `sample` (a thousand, drawn by the seed) or `none`. What is
     /// known from an earlier check is not read again. A broken image that nobody looked at stops the run when it is met.
     #[serde(default, skip_serializing_if = "CheckImages::is_all")]

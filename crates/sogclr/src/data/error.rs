@@ -71,6 +71,12 @@ pub enum DataError {
         /// What the system says.
         source: std::io::Error,
     },
+    /// An image is another than when its run began.
+    #[error(
+        "{} was replaced while the run used it: put the old one back and go on with sogclr resume, or go on with the new one by \
+         sogclr resume --data", shown(.0)
+    )]
+    Replaced(String),
     /// An image cannot be decoded, or has other channels than the rest.
     #[error("{} is not a readable image ({cause})", shown(name))]
     Decode {

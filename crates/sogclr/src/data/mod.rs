@@ -30,6 +30,7 @@ pub mod pairs;
 mod region;
 mod shards;
 mod subset;
+mod watch;
 mod tree;
 
 pub use self::image::{Dimensions, Fingerprint, Image, Samples};
@@ -120,13 +121,15 @@ pub struct Split {
     /// Places in the source, of which there are at most 2³².
     rows: Vec<u32>,
     is_as_stored: bool,
+    /// What a run knows of the images.
+    watch: Option<Arc<watch::Watch>>,
 }
 
 impl Split {
     /// Every image of `source`; `labels` has a class for each of them.
     pub fn new(source: Arc<dyn Source>, labels: Option<Vec<u32>>) -> Self {
         let rows = (0..u32::try_from(source.count()).expect("at most 2^32 images")).collect();
-        Self { source, labels: labels.map(Arc::new), captions: None, rows, is_as_stored: false }
+        Self { source, labels: labels.map(Arc::new), captions: None, rows, is_as_stored: false, watch: None }
     }
 
     /// One or more captions for each image of the source.
@@ -157,6 +160,9 @@ impl Split {
 
     /// Decodes an image.
     pub fn image(&self, id: usize) -> Result<Image, DataError> {
+        if let Some(watch) = &self.watch {
+            watch.look(self.source.as_ref(), self.row(id))?;
+        }
         match self.is_as_stored {
             true => self.source.image_as_stored(self.row(id)),
             false => self.source.image(self.row(id)),

@@ -40,8 +40,9 @@ impl Pretraining {
         let same = group.together(same)?;
         let folder = folder.to_owned();
         if !group.any(same.is_none())
-            && let Some(data) = same
+            && let Some(mut data) = same
         {
+            group.together(data.train.watch(&mut before, config.data.verify_content))?;
             let moved = run.as_mut().map_or(Ok(()), |run| run.set_config(config.clone()));
             group.together(moved)?;
             let checkpoint = newest(&folder, run.as_ref(), group)?;
@@ -54,6 +55,7 @@ impl Pretraining {
         let settings = (&config.data, config.seed);
         let (mut manifest, left_out) = check_images(group, &mut data.train, settings, &mut notes, progress)?;
         config.validate(&data.describe_at(config.augment.views[0].size))?;
+        group.together(data.train.watch(&mut manifest, config.data.verify_content))?;
         let matching = group.together(Matching::between(&mut before, &mut manifest))?;
         let (mut checkpoint, broken) = newest(&folder, run.as_ref(), group)?;
         if checkpoint.state.samples() != count {

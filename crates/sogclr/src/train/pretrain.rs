@@ -157,6 +157,7 @@ impl Pretraining {
             notes.extend(said);
         }
         trainer.share(group)?;
+        group.together(split.watch(&mut manifest, config.data.verify_content))?;
         let left_out = [problems, bad].concat();
         let create = || {
             let run = match run {
@@ -245,7 +246,8 @@ impl Pretraining {
         let compute = group.together(open_for(&config.train, group.place().local_rank))?;
         start_alike(group, &provenance, &config, &compute)?;
         let mut manifest = shared_manifest(folder, run.as_ref(), group)?;
-        let data = group.together(narrowed(&config, &mut manifest, data))?;
+        let mut data = group.together(narrowed(&config, &mut manifest, data))?;
+        group.together(data.train.watch(&mut manifest, config.data.verify_content))?;
         let checkpoint = newest(folder, run.as_ref(), group)?;
         let (folder, notes, left_out) = (folder.to_owned(), Vec::new(), Vec::new());
         let found = Found { folder, run, config, data, checkpoint, notes, left_out };
