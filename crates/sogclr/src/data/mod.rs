@@ -30,8 +30,8 @@ pub mod pairs;
 mod region;
 mod shards;
 mod subset;
-mod watch;
 mod tree;
+mod watch;
 
 pub use self::image::{Dimensions, Fingerprint, Image, Samples};
 pub use checks::CheckImages;

@@ -89,7 +89,7 @@ mod tests {
         write(&paths[0], 1, now);
         write(&paths[1], 2, now);
         assert!(split.image(0).is_ok(), "other time, same content");
-        let error = split.image(1).err().expect("other content").to_string();
+        let error = split.image(1).unwrap_err().to_string();
         assert!(error.contains("b.png"), "{error}");
         assert!(split.image(2).is_ok());
     }

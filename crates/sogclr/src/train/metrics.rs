@@ -108,16 +108,17 @@ impl Metrics {
         lines.filter(is_next).collect()
     }
 
-    /// A sentence if lines up to `step` are not there or damaged. The file as it was is kept beside it.
+    /// A sentence if lines after step `since` and up to `step` are not there or damaged. The file as it was is kept beside it.
     pub(super) fn lost(
         path: &Path,
-        step: usize,
+        (since, step): (usize, usize),
         steps_per_epoch: usize,
         total_steps: usize,
     ) -> Result<Option<String>, StorageError> {
         let found: Vec<usize> = Self::read(path).iter().map(|line| line.step).collect();
         let is_due = |at: &usize| at.is_multiple_of(line_every(steps_per_epoch)) || *at == total_steps;
-        let lost: Vec<usize> = (1..=step).filter(is_due).filter(|at| found.binary_search(at).is_err()).collect();
+        let lost: Vec<usize> =
+            (since + 1..=step).filter(is_due).filter(|at| found.binary_search(at).is_err()).collect();
         let (Some(first), Some(last)) = (lost.first(), lost.last()) else { return Ok(None) };
         if !path.exists() {
             return Ok(Some(format!("metrics.jsonl is gone: it begins again after step {step}")));
@@ -227,7 +228,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = written(folder.path(), 1..=3);
         let whole = std::fs::read(&path).unwrap();
-        assert_eq!(Metrics::lost(&path, 3, 50, 100).unwrap(), None);
+        assert_eq!(Metrics::lost(&path, (0, 3), 50, 100).unwrap(), None);
         for bit in 0..8 * whole.len() {
             let mut flipped = whole.clone();
             flipped[bit / 8] ^= 1 << (bit % 8);
@@ -243,7 +244,7 @@ mod tests {
         let mut damaged = whole.clone();
         damaged[second] ^= 1;
         std::fs::write(&path, &damaged).unwrap();
-        let said = Metrics::lost(&path, 3, 50, 100).unwrap().unwrap();
+        let said = Metrics::lost(&path, (0, 3), 50, 100).unwrap().unwrap();
         assert!(said.contains("lacks the line of step 2"), "{said}");
         assert_eq!(std::fs::read(folder.path().join("metrics-damaged.jsonl")).unwrap(), damaged);
         drop(Metrics::open(&path, 3).unwrap());
@@ -254,14 +255,14 @@ mod tests {
     fn a_file_that_is_gone_is_noticed_and_one_of_before_checksums_is_read() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("metrics.jsonl");
-        assert!(Metrics::lost(&path, 4, 50, 100).unwrap().unwrap().contains("is gone"));
-        assert_eq!(Metrics::lost(&path, 0, 50, 100).unwrap(), None);
+        assert!(Metrics::lost(&path, (0, 4), 50, 100).unwrap().unwrap().contains("is gone"));
+        assert_eq!(Metrics::lost(&path, (0, 0), 50, 100).unwrap(), None);
         // A line after every third step, and after the last.
         let text: String = [3, 6, 7].map(|step| serde_json::to_string(&metric(step)).unwrap() + "\n").concat();
         std::fs::write(&path, text).unwrap();
         assert_eq!(steps(&path), [3, 6, 7]);
-        assert_eq!(Metrics::lost(&path, 7, 300, 7).unwrap(), None);
-        assert!(Metrics::lost(&path, 9, 300, 9).unwrap().is_some());
+        assert_eq!(Metrics::lost(&path, (0, 7), 300, 7).unwrap(), None);
+        assert!(Metrics::lost(&path, (0, 9), 300, 9).unwrap().is_some());
     }
 
     #[test]

@@ -439,7 +439,10 @@ fn notice(run: &Run, checkpoint: &Checkpoint, split: &Split, is_same_data: bool)
     let mended = run.mend_encoder(checkpoint)?;
     let plan = plan(&run.config, split.len());
     let lost = match is_same_data {
-        true => Metrics::lost(&run.metrics_path(), checkpoint.step, plan.steps_per_epoch(), plan.total_steps())?,
+        true => {
+            let steps = (run.adopted_at(), checkpoint.step);
+            Metrics::lost(&run.metrics_path(), steps, plan.steps_per_epoch(), plan.total_steps())?
+        }
         // Other images, another number of steps between lines.
         false => None,
     };

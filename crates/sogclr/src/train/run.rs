@@ -27,6 +27,9 @@ pub(crate) const NEWEST: usize = 2;
 /// Files that stay as they were written when the run began; the manifest has checksums of its own.
 const FIXED: [&str; 4] = ["config.toml", "load.py", "open_clip.json", "provenance.json"];
 
+/// Holds the step since which a run has had other images: lines of metrics before it have other steps between them.
+const ADOPTED: &str = "adopted";
+
 /// An open run folder, locked against a second process.
 pub struct Run {
     folder: PathBuf,
@@ -130,19 +133,29 @@ impl Run {
     pub fn keep_precision(&mut self, precision: Precision) -> Result<(), TrainError> {
         if self.config.train.precision != precision {
             self.config.train.precision = precision;
-            write_atomic(&self.folder.join("config.toml"), self.config.to_toml().as_bytes())?;
-            if self.folder.join(LIST).exists() {
-                list(&self.folder, &FIXED)?;
-            }
+            self.write_config()?;
         }
         Ok(())
     }
 
     /// Sets where its data lies.
     pub(super) fn set_config(&mut self, config: RunConfig) -> Result<(), TrainError> {
-        write_atomic(&self.folder.join("config.toml"), config.to_toml().as_bytes())?;
         self.config = config;
+        self.write_config()
+    }
+
+    fn write_config(&self) -> Result<(), TrainError> {
+        write_atomic(&self.folder.join("config.toml"), self.config.to_toml().as_bytes())?;
+        if self.folder.join(LIST).exists() {
+            list(&self.folder, &FIXED)?;
+        }
         Ok(())
+    }
+
+    /// The step at which it went on with other images, and another number of steps; 0 if it never did.
+    pub(super) fn adopted_at(&self) -> usize {
+        let text = std::fs::read_to_string(self.folder.join(ADOPTED)).unwrap_or_default();
+        text.trim().parse().unwrap_or(0)
     }
 
     /// Goes on with other images: their manifest and the checkpoint that knows them, both or neither.
@@ -161,6 +174,7 @@ impl Run {
             std::fs::remove_file(&path).map_err(|source| StorageError::Write { path, source })?;
         }
         settle(&self.folder)?;
+        write_atomic(&self.folder.join(ADOPTED), format!("{}\n", checkpoint.step).as_bytes())?;
         self.set_config(config)
     }
 
