@@ -22,8 +22,8 @@ use sogclr::provenance::Provenance;
 use std::process::ExitCode;
 use std::sync::LazyLock;
 use verbs::{
-    advise, bench, compare, config, demo, embed, eval, loss, manifest, pack, plan, pretrain, report, reproduce, resume,
-    search, shell, theory,
+    advise, bench, check, compare, config, demo, embed, eval, loss, manifest, pack, plan, pretrain, report, reproduce,
+    resume, search, shell, theory, views,
 };
 
 /// Contrastive pre-training that does not need a large batch.
@@ -71,6 +71,8 @@ enum Verb {
     Demo(demo::Demo),
     Plan(Box<plan::PlanVerb>),
     Advise(Box<advise::Advise>),
+    Check(Box<check::Check>),
+    Views(Box<views::Views>),
     Pretrain(Box<pretrain::Pretrain>),
     Resume(resume::Resume),
     /// Measure a trained encoder: linear classifier, nearest neighbours; retrieval or zero-shot with texts
@@ -166,6 +168,8 @@ fn run(cli: Cli, group: &Group) -> Result<(), CliError> {
         Verb::Demo(verb) => verb.run(),
         Verb::Plan(verb) => verb.run(),
         Verb::Advise(verb) => verb.run(),
+        Verb::Check(verb) => verb.run(),
+        Verb::Views(verb) => verb.run(),
         Verb::Pretrain(verb) => verb.run(group),
         Verb::Resume(verb) => verb.run(group),
         Verb::Eval(verb) => verb.run(group),

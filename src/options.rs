@@ -51,6 +51,9 @@ pub struct RunOptions {
     /// Compare the content of every image with what it was at each read, also where its size and time are the same
     #[arg(long)]
     pub verify_content: bool,
+    /// Leave out the images of a list: the quarantine.txt of `sogclr check`, or a file with a name on each line
+    #[arg(long, value_name = "FILE")]
+    pub quarantine: Option<PathBuf>,
     /// Leave photographs as they are stored, as torchvision does, whatever their EXIF data say of how the camera was held
     #[arg(long)]
     pub ignore_orientation: bool,
@@ -156,6 +159,7 @@ pub const FLAGS: &[(&str, &str)] = &[
     ("data.skip_bad", "--skip-bad"),
     ("data.verify_content", "--verify-content"),
     ("data.check", "--check"),
+    ("data.quarantine", "--quarantine"),
     ("data.ignore_orientation", "--ignore-orientation"),
     ("data.image_size", "--image-size"),
     ("data.eval_size", "--eval-size"),
@@ -214,6 +218,7 @@ impl RunOptions {
             ("data.skip_bad", self.skip_bad.then_some(toml::Value::Boolean(true))),
             ("data.verify_content", self.verify_content.then_some(toml::Value::Boolean(true))),
             ("data.check", word(&self.check)),
+            ("data.quarantine", path(&self.quarantine)),
             ("data.ignore_orientation", self.ignore_orientation.then_some(toml::Value::Boolean(true))),
             ("data.image_size", number(self.image_size)),
             ("data.eval_size", number(self.eval_size)),

@@ -2,6 +2,7 @@
 
 pub mod advise;
 pub mod bench;
+pub mod check;
 pub mod compare;
 pub mod config;
 pub mod demo;
@@ -20,3 +21,4 @@ pub mod resume;
 pub mod search;
 pub mod shell;
 pub mod theory;
+pub mod views;

@@ -155,7 +155,11 @@ pub fn prepare(
         settings(&config, &data)?;
     }
     if let Some(first) = data.problems.first() {
-        note!("left out {} of the pairs, first: {first}", data.problems.len());
+        let count = data.problems.len();
+        match &config.data.quarantine {
+            None => note!("left out {count} of the pairs, first: {first}"),
+            Some(_) => note!("left out, {count} remarks in {}, first: {first}", out.join("problems.txt").display()),
+        }
     }
     let pairs_left_out = data.problems.len();
     let images = data.train.len() + data.test.as_ref().map_or(0, Split::len);

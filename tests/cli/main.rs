@@ -2,6 +2,7 @@
 
 mod bad_input;
 mod bench_verb;
+mod check_verb;
 mod checks;
 mod compare;
 mod damage;

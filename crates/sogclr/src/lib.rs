@@ -34,6 +34,7 @@ pub mod data;
 pub mod encoder;
 pub mod estimate;
 pub mod eval;
+pub mod inspect;
 pub mod loss;
 pub mod math;
 pub mod method;

@@ -69,6 +69,11 @@ pub struct DataConfig {
     /// known from an earlier check is not read again. A broken image that nobody looked at stops the run when it is met.
     #[serde(default, skip_serializing_if = "CheckImages::is_all")]
     pub check: CheckImages,
+    /// List of images to leave out, as `sogclr check` writes it: a name on each line, perhaps with its split and the reason,
+    /// divided by tabs. It is kept in the run folder. Names that no image has are noted; if no image has any of them, it is an
+    /// error.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub quarantine: Option<PathBuf>,
     /// Leave images as they are stored, whatever their EXIF data say of how the camera was held. torchvision does so, and so
     /// do runs that were made before there was this key: where it is absent from a run's `config.toml`, it is true.
     #[serde(default = "ignored", skip_serializing_if = "is_ignored")]
@@ -120,8 +125,8 @@ impl DataConfig {
 
     /// The same with absolute paths, which still hold when a run is resumed from elsewhere.
     pub fn absolute(mut self) -> Self {
-        let Self { path, test, classes, class_names, pairs, images, .. } = &mut self;
-        for path in [path, test, classes, class_names, pairs, images].into_iter().flatten() {
+        let Self { path, test, classes, class_names, pairs, images, quarantine, .. } = &mut self;
+        for path in [path, test, classes, class_names, pairs, images, quarantine].into_iter().flatten() {
             if path.as_path() != Path::new(pairs::EMOJI) && !imagenet_s::is_built_in(path) {
                 *path = std::path::absolute(&*path).unwrap_or_else(|_| path.clone());
             }

@@ -27,6 +27,7 @@ mod named_labels;
 mod names;
 pub(crate) mod packed;
 pub mod pairs;
+mod quarantine;
 mod region;
 mod shards;
 mod subset;
@@ -43,6 +44,7 @@ pub use layout::Layout;
 pub use manifest::{Checked, Manifest, ManifestEntry};
 pub use matching::Matching;
 pub(crate) use names::Names;
+pub use quarantine::{Part, Quarantine, QuarantineEntry};
 
 use crate::math::{Purpose, SampleRng};
 use archive::Archive;
@@ -252,6 +254,11 @@ impl Split {
         some
     }
 
+    /// The images `ids`, in that order.
+    pub fn choose(&self, ids: &[usize]) -> Self {
+        Self { rows: ids.iter().map(|&id| self.rows[id]).collect(), ..self.clone() }
+    }
+
     /// The images for which `keep(id)` holds.
     fn retain(&mut self, keep: impl Fn(usize) -> bool) {
         let kept = (0..self.len()).filter(|&id| keep(id)).map(|id| self.rows[id]).collect();
@@ -274,7 +281,7 @@ pub struct Dataset {
     pub native_size: Option<usize>,
     /// Channels of every image.
     pub channels: usize,
-    /// What was left out of image–text pairs, one sentence for each caption.
+    /// What was left out, one sentence for each: captions that cannot be used, and images of the quarantine list.
     pub problems: Vec<String>,
     /// Where a folder of images had them.
     pub layout: Layout,
@@ -349,6 +356,10 @@ impl Dataset {
         if let Some(n) = config.hold_out {
             let (train, test) = data.train.hold_out(n);
             (data.train, data.test) = (train, Some(test));
+        }
+        // Before the limit, which is a share of what can be used.
+        if let Some(list) = &config.quarantine {
+            Quarantine::read(list)?.apply(&mut data, list)?;
         }
         if let Some(limit) = config.limit {
             subset::limit(&mut data.train, limit, seed)?;

@@ -13,7 +13,7 @@ pub use comparison::{Contender, comparison_csv, comparison_markdown, mean_and_er
 pub use html::{Updates, page};
 pub use looked::{Extremes, Looked, Shown, Viewed, Votes};
 pub use run_report::RunReport;
-pub use sheet::contact_sheet;
+pub use sheet::{Cell, contact_sheet, labelled_sheet};
 pub use study::{CurveCell, Results, point};
 pub use verdict::{Evidence, Judgement};
 

@@ -170,7 +170,7 @@ impl Record {
         let mut config = config.clone();
         let data = &mut config.data;
         let paths = [&mut data.path, &mut data.test, &mut data.classes, &mut data.class_names, &mut data.pairs];
-        for path in paths.into_iter().chain([&mut data.images]) {
+        for path in paths.into_iter().chain([&mut data.images, &mut data.quarantine]) {
             *path = None;
         }
         config.train.init = None;

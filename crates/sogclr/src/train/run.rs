@@ -1,5 +1,6 @@
 //! The run folder: `config.toml`, `manifest.bin`, `metrics.jsonl`, `checkpoints/`, `encoder.safetensors`,
-//! `load.py`, `summary.json`, `open_clip.json` for image–text pairs, and `problems.txt` where something was left out. Each file
+//! `load.py`, `summary.json`, `open_clip.json` for image–text pairs, and where something was left out `problems.txt`, and
+//! `quarantine.txt` as it was given. Each file
 //! that decides a result carries a checksum, or stands in the list `checksums.b3`.
 
 use super::{Checkpoint, TrainError};
@@ -23,9 +24,11 @@ use std::path::{Path, PathBuf};
 
 /// How many of the newest checkpoints stay, beside those of `keep_every`.
 pub(crate) const NEWEST: usize = 2;
+/// The list of images that the run left out, as it was when the run began.
+const QUARANTINE: &str = "quarantine.txt";
 
 /// Files that stay as they were written when the run began; the manifest has checksums of its own.
-const FIXED: [&str; 4] = ["config.toml", "load.py", "open_clip.json", "provenance.json"];
+const FIXED: [&str; 5] = ["config.toml", "load.py", "open_clip.json", "provenance.json", QUARANTINE];
 
 /// Holds the step since which a run has had other images: lines of metrics before it have other steps between them.
 const ADOPTED: &str = "adopted";
@@ -64,6 +67,10 @@ impl Run {
         std::fs::create_dir_all(folder.join("checkpoints"))
             .map_err(|source| StorageError::Write { path: folder.to_owned(), source })?;
         copy_atomic(&folder.join(Manifest::FILE), manifest.content()?)?;
+        // Once: a run that begins again keeps the list that it began with.
+        if let Some(list) = config.data.quarantine.as_ref().filter(|_| !folder.join(QUARANTINE).exists()) {
+            write_atomic(&folder.join(QUARANTINE), &read(list)?)?;
+        }
         if let Some(open_clip) = config.model().open_clip() {
             write_atomic(&folder.join("open_clip.json"), format!("{open_clip:#}\n").as_bytes())?;
         }
@@ -209,7 +216,9 @@ impl Run {
     /// The data that the run was drawn from.
     pub(super) fn open_all_data_of(folder: &Path, config: &RunConfig) -> Result<Dataset, TrainError> {
         // The manifest narrows: a limit drawn again from more files would choose others.
-        let everything = DataConfig { limit: None, ..config.data.clone() };
+        let kept = folder.join(QUARANTINE);
+        let quarantine = config.data.quarantine.clone().map(|given| if kept.exists() { kept } else { given });
+        let everything = DataConfig { limit: None, quarantine, ..config.data.clone() };
         let DataConfig { path, pairs, images, .. } = &config.data;
         let is_own = |missing: &PathBuf| [path, pairs, images].into_iter().flatten().any(|own| own == missing);
         let data = Dataset::open(&everything, config.seed).map_err(|error| match error {
