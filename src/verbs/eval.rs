@@ -81,9 +81,9 @@ impl Target {
         let own = config.data.clone();
         config.data = match &self.data {
             Some(path) => {
-                let DataConfig { skip_bad, eval_size, ignore_orientation, .. } = own;
+                let DataConfig { skip_bad, eval_size, ignore_orientation, pixels, .. } = own;
                 let path = Some(path.clone());
-                DataConfig { path, skip_bad, eval_size, ignore_orientation, ..Default::default() }
+                DataConfig { path, skip_bad, eval_size, ignore_orientation, pixels, ..Default::default() }
             }
             None => own,
         };

@@ -66,6 +66,47 @@ fn a_folder_its_archive_and_its_pack_train_alike() {
     }
 }
 
+/// 48 arrays of 5 channels and 16 bits, as NumPy writes them.
+fn spectra(root: &Path) {
+    std::fs::create_dir_all(root).unwrap();
+    for id in 0..48_u16 {
+        let mut header = "{'descr': '<u2', 'fortran_order': False, 'shape': (5, 12, 10), }".to_owned();
+        header += &" ".repeat(128 - 11 - header.len());
+        header.push('\n');
+        let mut bytes =
+            [b"\x93NUMPY\x01\0".as_slice(), &(header.len() as u16).to_le_bytes(), header.as_bytes()].concat();
+        bytes.extend((0..600_u16).flat_map(|at| (at * (id % 7 + 1) + at / 120 * 9000).to_le_bytes()));
+        std::fs::write(root.join(format!("{id:02}.npy")), bytes).unwrap();
+    }
+}
+
+#[test]
+fn images_of_an_instrument_train_and_embed_at_their_depth() {
+    let root = tempfile::tempdir().unwrap();
+    let at = |name: &str| root.path().join(name);
+    spectra(&at("spectra"));
+    sogclr().arg("pack").arg(at("spectra")).arg(at("spectra.pack")).assert().success();
+    let (wanted, _) = trained(&at("spectra"), &at("run"));
+    assert!(trained(&at("spectra.pack"), &at("packed")).0 == wanted);
+    let read = |name: &str| std::fs::read_to_string(at(name)).unwrap();
+    let config = read("run/config.toml");
+    let mean = config.lines().find(|line| line.starts_with("mean = ")).unwrap();
+    assert!(config.contains("pixels = \"stored\"") && mean.split(',').count() == 5, "{config}");
+    let script = read("run/load.py");
+    assert!(script.contains("CHANNELS, STEM, SMALL_STEM = 5") && script.contains("numpy.load"), "{script}");
+    let embed = |data: &Path, name: &str| {
+        sogclr().arg("embed").arg(at("run")).arg(data).arg("--out").arg(at(name)).assert().success();
+        std::fs::read(at(name)).unwrap()
+    };
+    assert!(embed(&at("spectra"), "a.safetensors") == embed(&at("spectra.pack"), "b.safetensors"));
+    // One image of other channels is named before anything is written.
+    std::fs::write(at("spectra/99.npy"), std::fs::read(at("spectra/00.npy")).unwrap().repeat(2)).unwrap();
+    let command = &mut sogclr();
+    let (code, message) = failure(command.args(TINY).arg(at("spectra")).arg("--out").arg(at("no")));
+    assert!(code == 2 && message.contains("99.npy") && message.contains("1200 bytes, and"), "{code} {message}");
+    assert!(!at("no").exists());
+}
+
 #[test]
 fn what_cannot_be_packed_is_said_before_the_work() {
     let root = tempfile::tempdir().unwrap();

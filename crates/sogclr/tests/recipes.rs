@@ -8,7 +8,7 @@ use std::path::Path;
 /// What ImageNet is, as far as settings depend on it.
 fn imagenet(is_pairs: bool) -> Description {
     let modality = if is_pairs { Modality::Pairs } else { Modality::Images };
-    Description { modality, samples: 1_281_167, classes: Some(1000), size: 224, channels: 3 }
+    Description { modality, samples: 1_281_167, classes: Some(1000), size: 224, channels: 3, measured: None }
 }
 
 /// Study and cell that a header names: `# Cell:    sogclr reproduce STUDY --budget paper IMAGENET --only "CELL"`.

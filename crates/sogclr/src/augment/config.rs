@@ -172,6 +172,12 @@ impl AugmentConfig {
         }
     }
 
+    /// Without what is for red, green and blue alone.
+    pub fn without_colours(self) -> Self {
+        let jitter = Jitter { saturation: 0.0, hue: 0.0, ..self.jitter };
+        Self { jitter, grey: 0.0, rand_augment: None, ..self }
+    }
+
     /// Channels that the network sees; a single one of the images is repeated three times.
     pub fn channels(&self) -> usize {
         self.mean.len()

@@ -65,7 +65,8 @@ impl Overrides {
     /// Which images to use.
     pub fn images(self, data: &DataConfig) -> Self {
         // Settings that leave it out are those of an old run.
-        self.with_table("data", data).with("data.ignore_orientation", data.ignore_orientation)
+        let given = self.with_table("data", data).with("data.ignore_orientation", data.ignore_orientation);
+        given.with_table("data.pixels", &data.pixels)
     }
 
     /// The method and its hyper-parameters; one of another program from [`MethodConfig::external`].

@@ -42,8 +42,14 @@ mod tests {
 
     #[test]
     fn photographs_on_a_cpu_take_hours_and_what_is_chosen_stays() {
-        let photos =
-            |samples| Description { modality: Modality::Images, samples, classes: None, size: 224, channels: 3 };
+        let photos = |samples| Description {
+            modality: Modality::Images,
+            samples,
+            classes: None,
+            size: 224,
+            channels: 3,
+            measured: None,
+        };
         let run = |samples: usize, settings: &[&str]| {
             let mut overrides = Overrides::default();
             settings.iter().for_each(|setting| overrides.set(setting).unwrap());

@@ -7,7 +7,7 @@ use super::nearest::{nearest, path_of};
 use super::{ConfigError, DeviceName, Overrides, RunConfig, TrainConfig};
 use crate::augment::{AugmentConfig, Keep, Preset, parse_views};
 use crate::check::Problem;
-use crate::data::{DataConfig, Description, Modality};
+use crate::data::{ChannelStatistics, DataConfig, Description, Modality};
 use crate::encoder::{EncoderConfig, HeadConfig, Precision, TextConfig};
 use crate::loss::Gamma;
 use crate::method::{MethodConfig, Recipe, Setting};
@@ -40,6 +40,10 @@ pub(super) fn resolve(data: &Description, overrides: &Overrides) -> Result<RunCo
     for keep in kept(overrides)? {
         recipe.augment.keep(keep);
     }
+    if let Some(ChannelStatistics { mean, std }) = &data.measured {
+        recipe.augment = recipe.augment.without_colours();
+        (recipe.augment.mean, recipe.augment.std) = (mean.clone(), std.clone());
+    }
     let text = (data.modality == Modality::Pairs).then(|| text(&encoder));
     let base = RunConfig {
         seed,
@@ -57,7 +61,8 @@ pub(super) fn resolve(data: &Description, overrides: &Overrides) -> Result<RunCo
     let mut merged = table(&base);
     lay_over(&mut merged, &user);
     let mut config: RunConfig = parse_given("", Value::Table(merged), &user)?;
-    config.data = DataConfig { eval_size: eval_size(data, &data_config, &config, modest), ..data_config };
+    config.data =
+        DataConfig { eval_size: eval_size(data, &data_config, &config, modest), pixels: data.pixels(), ..data_config };
     if let MethodConfig::External(_) = base.method {
         config.method = base.method;
     }
@@ -106,7 +111,7 @@ fn setting(
     given_preset: Option<Preset>,
     usual_epochs: usize,
 ) -> Setting {
-    let is_grey = data.channels == 1;
+    let is_grey = data.channels == 1 && data.measured.is_none();
     let is_small = match given_preset {
         Some(Preset::Cifar | Preset::Grey) => true,
         Some(Preset::Imagenet) => false,
@@ -129,7 +134,7 @@ fn method(overrides: &Overrides, setting: &Setting) -> Result<MethodConfig, Prob
 /// The usual augmentation of such images.
 fn usual_preset(data: &Description, size: usize) -> Preset {
     match data.channels {
-        1 => Preset::Grey,
+        1 if data.measured.is_none() => Preset::Grey,
         _ if size <= 64 => Preset::Cifar,
         _ => Preset::Imagenet,
     }

@@ -1,6 +1,7 @@
 //! Images inside zip and tar files, read in place: of an archive only the list of its files is in memory.
 
-use super::folder::is_image;
+use super::folder::{is_array, is_image};
+use super::form::{self, Files, Form};
 use super::image::{Rows, header_dimensions};
 use super::region::{Packing, Region, read_region};
 use super::tree::Tree;
@@ -9,7 +10,6 @@ use crate::storage::open_regular;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, BufReader, Cursor, Read};
 use std::path::{Component, Path, PathBuf};
-use std::sync::Arc;
 
 /// Tar files are made of blocks of this many bytes, and end with blocks of zeros.
 const BLOCK: u64 = 512;
@@ -17,6 +17,7 @@ const BLOCK: u64 = 512;
 pub(super) struct ArchiveImages {
     pub archives: Vec<PathBuf>,
     pub regions: Vec<Region>,
+    pub form: Form,
 }
 
 impl ArchiveImages {
@@ -26,6 +27,14 @@ impl ArchiveImages {
         let whole = read_region(path, region).map_err(|source| DataError::Read { path: path.clone(), source })?;
         whole.map_err(|cause| DataError::Decode { name: self.name(index), cause })
     }
+
+    fn shape(&self, rows: Rows, index: usize) -> Result<Dimensions, DataError> {
+        let (bytes, name) = (self.read(index)?, self.name(index));
+        match self.form {
+            Form::Rgb => header_dimensions(rows, Cursor::new(bytes), &name),
+            Form::Stored { .. } => form::dimensions(rows, &bytes, &name),
+        }
+    }
 }
 
 impl Source for ArchiveImages {
@@ -34,11 +43,11 @@ impl Source for ArchiveImages {
     }
 
     fn image(&self, index: usize) -> Result<Image, DataError> {
-        Image::decode(&self.read(index)?, &self.name(index))
+        self.form.decode(Rows::Upright, &self.read(index)?, &self.name(index))
     }
 
     fn image_as_stored(&self, index: usize) -> Result<Image, DataError> {
-        Image::decode_as_stored(&self.read(index)?, &self.name(index))
+        self.form.decode(Rows::AsStored, &self.read(index)?, &self.name(index))
     }
 
     fn name(&self, index: usize) -> String {
@@ -49,16 +58,16 @@ impl Source for ArchiveImages {
 
     fn check(&self, index: usize) -> Result<Fingerprint, DataError> {
         let bytes = self.read(index)?;
-        Image::check(&bytes, &self.name(index))?;
+        self.form.check(&bytes, &self.name(index))?;
         Ok(Fingerprint::of(&bytes))
     }
 
     fn dimensions(&self, index: usize) -> Result<Dimensions, DataError> {
-        header_dimensions(Rows::Upright, Cursor::new(self.read(index)?), &self.name(index))
+        self.shape(Rows::Upright, index)
     }
 
     fn dimensions_as_stored(&self, index: usize) -> Result<Dimensions, DataError> {
-        header_dimensions(Rows::AsStored, Cursor::new(self.read(index)?), &self.name(index))
+        self.shape(Rows::AsStored, index)
     }
 }
 
@@ -162,7 +171,7 @@ fn visible_image(name: &str) -> Option<PathBuf> {
             _ => None,
         })
         .collect();
-    parts.map(PathBuf::from_iter).filter(|path| is_image(path))
+    parts.map(PathBuf::from_iter).filter(|path| is_image(path) || is_array(path))
 }
 
 /// Without the folders that everything lies in.
@@ -178,7 +187,19 @@ fn unwrapped(mut images: BTreeMap<PathBuf, Region>) -> BTreeMap<PathBuf, Region>
     }
 }
 
+impl Files for ArchiveImages {
+    fn bytes(&self, index: usize) -> Result<Vec<u8>, DataError> {
+        self.read(index)
+    }
+
+    fn with_form(self, form: Form) -> Self {
+        Self { form, ..self }
+    }
+}
+
 impl Tree for Archive {
+    type Images = ArchiveImages;
+
     fn path(&self) -> &Path {
         &self.path
     }
@@ -187,16 +208,16 @@ impl Tree for Archive {
         let first = |path: &PathBuf| PathBuf::from_iter(path.iter().next());
         let (loose, inside): (Vec<_>, Vec<_>) = self.images.keys().partition(|path| path.iter().count() == 1);
         let folders: BTreeSet<PathBuf> = inside.into_iter().map(first).collect();
-        Ok((folders.into_iter().collect(), loose.into_iter().cloned().collect()))
+        Ok((folders.into_iter().collect(), loose.into_iter().filter(|path| is_image(path)).cloned().collect()))
     }
 
     fn below(&self, folder: &Path) -> Result<Vec<PathBuf>, DataError> {
         Ok(self.images.keys().filter_map(|path| path.strip_prefix(folder).ok().map(Path::to_owned)).collect())
     }
 
-    fn source(&self, folder: &Path, files: Vec<PathBuf>) -> Arc<dyn Source> {
+    fn images(&self, folder: &Path, files: Vec<PathBuf>) -> ArchiveImages {
         let regions = files.iter().map(|file| self.images[&folder.join(file)].clone()).collect();
-        Arc::new(ArchiveImages { archives: vec![self.path.clone()], regions })
+        ArchiveImages { archives: vec![self.path.clone()], regions, form: Form::Rgb }
     }
 }
 

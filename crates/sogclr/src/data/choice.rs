@@ -1,6 +1,7 @@
 //! Which files of a folder count, and what their classes are named by.
 
 use super::DataError;
+use super::form::Pixels;
 use glob::{MatchOptions, Pattern};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -11,6 +12,8 @@ use std::str::FromStr;
 pub(super) struct Choice {
     pub labels: LabelsFrom,
     exclude: Vec<Pattern>,
+    /// What becomes of samples.
+    pub pixels: Pixels,
 }
 
 impl Choice {
@@ -21,7 +24,7 @@ impl Choice {
             let pattern = Pattern::new(text.trim_end_matches('/'));
             pattern.map_err(|error| format!("has {text:?}, which is no pattern: {}", error.msg))
         };
-        Ok(Self { labels, exclude: exclude.iter().map(pattern).collect::<Result<_, _>>()? })
+        Ok(Self { labels, exclude: exclude.iter().map(pattern).collect::<Result<_, _>>()?, pixels: Pixels::Auto })
     }
 
     /// A pattern names a path below the data, or any one file or folder on the way.

@@ -1,5 +1,6 @@
 //! CIFAR-10 and CIFAR-100 in their standard binary form: label byte(s), then 1024 red, green and blue bytes.
 
+use super::form::Pixels;
 use super::memory::MemoryImages;
 use super::{DataError, Dataset, Layout, Split};
 use crate::storage::read_regular;
@@ -38,7 +39,7 @@ const FORMATS: [Format; 2] = [
 ];
 
 /// Opens `folder` if it holds CIFAR batches.
-pub(super) fn open(folder: &Path) -> Option<Result<Dataset, DataError>> {
+pub(super) fn open(folder: &Path, _pixels: Pixels) -> Option<Result<Dataset, DataError>> {
     FORMATS.iter().find(|format| folder.join(format.train[0]).exists()).map(|format| read_folder(folder, format))
 }
 
@@ -65,6 +66,7 @@ fn read_folder(folder: &Path, format: &Format) -> Result<Dataset, DataError> {
         classes,
         native_size: Some(32),
         channels: 3,
+        pixels: Pixels::Rgb,
         problems: Vec::new(),
         layout: Layout::default(),
     })
@@ -108,18 +110,18 @@ mod tests {
         let mut record = vec![3_u8, 7];
         record.extend((0..3 * PIXELS).map(|i| (i / PIXELS * 50 + i % 2) as u8));
         std::fs::write(folder.path().join("train.bin"), &record).unwrap();
-        let data = open(folder.path()).unwrap().unwrap();
+        let data = open(folder.path(), Pixels::Auto).unwrap().unwrap();
         assert_eq!(data.train.label(0), Some(7), "the fine label counts");
         let Samples::U8(first) = data.train.image(0).unwrap().data else { panic!("bytes") };
         assert_eq!(first[..6], [0, 50, 100, 1, 51, 101]);
         assert_eq!(data.classes.len(), 100);
 
         std::fs::write(folder.path().join("fine_label_names.txt"), "apple\n\nbee\n").unwrap();
-        let error = open(folder.path()).unwrap().err().unwrap().to_string();
+        let error = open(folder.path(), Pixels::Auto).unwrap().err().unwrap().to_string();
         assert!(error.contains("fine_label_names.txt: 2 names for 100 classes"), "{error}");
 
         std::fs::write(folder.path().join("train.bin"), &record[1..]).unwrap();
-        let error = open(folder.path()).unwrap().err().unwrap().to_string();
+        let error = open(folder.path(), Pixels::Auto).unwrap().err().unwrap().to_string();
         assert!(error.contains("train.bin") && error.contains("whole records"), "{error}");
     }
 }

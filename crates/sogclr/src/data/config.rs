@@ -2,6 +2,7 @@
 
 use super::checks::CheckImages;
 use super::choice::{Choice, LabelsFrom};
+use super::form::Pixels;
 use super::{imagenet_s, pairs};
 use crate::check::{Problem, require};
 use schemars::JsonSchema;
@@ -79,6 +80,11 @@ pub struct DataConfig {
     #[serde(default = "ignored", skip_serializing_if = "is_ignored")]
     #[schemars(default)]
     pub ignore_orientation: bool,
+    /// What becomes of the samples of image files: `rgb` are colours of 8 bits, `stored` leaves depth and channels as they are, `auto`
+    /// decides by the first images. Absent from a run's `config.toml`: rgb.
+    #[serde(default = "Pixels::of_old_runs", skip_serializing_if = "Pixels::is_rgb")]
+    #[schemars(default)]
+    pub pixels: Pixels,
     /// What a program calls images that it brought itself; no other program can open them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub own: Option<String>,

@@ -1,13 +1,18 @@
 //! What a configuration needs to know of a data set; made once, from headers alone.
 
-use super::{Dataset, Modality, Split};
+use super::{Dataset, Modality, Pixels, Split};
+use crate::math::{Purpose, SampleRng};
+use rayon::prelude::*;
 use std::collections::HashSet;
 
 /// How many images tell the usual size.
 const LOOKED_AT: usize = 64;
 
+/// How many images tell means and standard deviations.
+const MEASURED: usize = 256;
+
 /// A data set in a few numbers.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Description {
     /// Images alone, or with texts.
     pub modality: Modality,
@@ -19,12 +24,32 @@ pub struct Description {
     pub size: usize,
     /// Channels of the images.
     pub channels: usize,
+    /// Of images with samples of their own; `None` of colours, whose statistics are known.
+    pub measured: Option<ChannelStatistics>,
+}
+
+/// Means and standard deviations of the values, from 0 to 1, of each channel.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ChannelStatistics {
+    /// Of each channel.
+    pub mean: Vec<f32>,
+    /// 1 where all values are one.
+    pub std: Vec<f32>,
+}
+
+impl Description {
+    /// What the channels are of.
+    pub fn pixels(&self) -> Pixels {
+        if self.measured.is_some() { Pixels::Stored } else { Pixels::Rgb }
+    }
 }
 
 impl Dataset {
     /// What a configuration needs to know.
     pub fn describe(&self) -> Description {
-        self.describe_at(self.native_size.map_or_else(|| usual_size(&self.train), |size| size.clamp(8, 224)))
+        let size = self.native_size.map_or_else(|| usual_size(&self.train), |size| size.clamp(8, 224));
+        let measured = (self.pixels == Pixels::Stored).then(|| statistics(&self.train, self.channels));
+        Description { measured, ..self.describe_at(size) }
     }
 
     /// The same where the size of crops is settled; looks at no image.
@@ -37,6 +62,7 @@ impl Dataset {
             classes: train.is_labelled().then_some(classes.len()),
             size,
             channels: self.channels,
+            measured: None,
         }
     }
 }
@@ -50,6 +76,37 @@ fn usual_size(train: &Split) -> usize {
     sides.sort_unstable();
     let usual = sides.get(sides.len().saturating_sub(1) / 2).copied().unwrap_or(224);
     [224, 160, 128, 96, 64].into_iter().find(|&size| size <= usual).unwrap_or(usual.max(8))
+}
+
+/// Of the pixels of some images, whatever the seed of the run. Broken ones are reported by the check before training.
+fn statistics(train: &Split, channels: usize) -> ChannelStatistics {
+    let mut ids = SampleRng::new(0, Purpose::Subset, 0, 0, 0).permutation(train.len());
+    ids.truncate(MEASURED);
+    let sums = ids.into_par_iter().filter_map(|id| {
+        let image = train.image(id).ok().filter(|image| image.channels == channels)?;
+        let pixels = image.height * image.width;
+        let mut sums = vec![[0.0; 2]; channels];
+        for (channel, [sum, squares]) in sums.iter_mut().enumerate() {
+            for pixel in 0..pixels {
+                let value = f64::from(image.data.unit(pixel * channels + channel));
+                (*sum, *squares) = (*sum + value, *squares + value * value);
+            }
+        }
+        Some((pixels as f64, sums))
+    });
+    let (mut count, mut all) = (0.0, vec![[0.0; 2]; channels]);
+    // In the order of the images, whatever the number of threads.
+    for (pixels, sums) in sums.collect::<Vec<_>>() {
+        count += pixels;
+        all.iter_mut().zip(sums).for_each(|(all, sums)| *all = [all[0] + sums[0], all[1] + sums[1]]);
+    }
+    let of_channel = |[sum, squares]: [f64; 2]| {
+        let mean = sum / f64::max(count, 1.0);
+        let std = (squares / f64::max(count, 1.0) - mean * mean).max(0.0).sqrt();
+        (mean as f32, if std < 1e-6 { 1.0 } else { std as f32 })
+    };
+    let (mean, std) = all.into_iter().map(of_channel).unzip();
+    ChannelStatistics { mean, std }
 }
 
 #[cfg(test)]

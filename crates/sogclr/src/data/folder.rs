@@ -1,5 +1,6 @@
 //! Any folder of images, recursive; `tree.rs` says what is a split and what is a class.
 
+use super::form::{self, Files, Form};
 use super::image::{Rows, header_dimensions};
 use super::names::Names;
 use super::tree::{Tree, place};
@@ -8,7 +9,6 @@ use crate::storage::{open_regular, read_regular};
 use std::collections::{HashSet, VecDeque};
 use std::io::BufReader;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::UNIX_EPOCH;
 
 const EXTENSIONS: [&str; 8] = ["jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff"];
@@ -17,12 +17,13 @@ pub(super) struct FolderImages {
     pub root: PathBuf,
     /// Relative to `root`.
     files: Names,
+    form: Form,
 }
 
 impl FolderImages {
     /// The images `files`, relative to `root`, whose names are valid UTF-8.
     pub fn new(root: PathBuf, files: Vec<PathBuf>) -> Self {
-        Self { root, files: files.iter().map(|file| file.to_string_lossy()).collect() }
+        Self { root, files: files.iter().map(|file| file.to_string_lossy()).collect(), form: Form::Rgb }
     }
 
     fn path(&self, index: usize) -> PathBuf {
@@ -35,12 +36,15 @@ impl FolderImages {
     }
 
     fn decode(&self, rows: Rows, index: usize) -> Result<Image, DataError> {
-        Image::decode_to(rows, &self.read(index)?, &self.path(index).display().to_string())
+        self.form.decode(rows, &self.read(index)?, &self.path(index).display().to_string())
     }
 
     fn shape(&self, rows: Rows, index: usize) -> Result<Dimensions, DataError> {
         let path = self.path(index);
         let name = path.display().to_string();
+        if self.form != Form::Rgb {
+            return form::dimensions(rows, &self.read(index)?, &name);
+        }
         let file = open_regular(&path).map_err(|source| DataError::Read { path, source })?;
         header_dimensions(rows, BufReader::new(file), &name)
     }
@@ -65,7 +69,7 @@ impl Source for FolderImages {
 
     fn check(&self, index: usize) -> Result<Fingerprint, DataError> {
         let bytes = self.read(index)?;
-        Image::check(&bytes, &self.path(index).display().to_string())?;
+        self.form.check(&bytes, &self.path(index).display().to_string())?;
         Ok(Fingerprint::of(&bytes))
     }
 
@@ -78,7 +82,8 @@ impl Source for FolderImages {
     }
 
     fn folder(&self) -> Option<&Path> {
-        Some(&self.root)
+        // What is known of images is known of them as colours.
+        (self.form == Form::Rgb).then_some(self.root.as_path())
     }
 
     fn stamp(&self, index: usize) -> Option<(u64, u128)> {
@@ -91,7 +96,19 @@ impl Source for FolderImages {
 /// A folder on disk.
 pub(super) struct Folder<'a>(pub &'a Path);
 
+impl Files for FolderImages {
+    fn bytes(&self, index: usize) -> Result<Vec<u8>, DataError> {
+        self.read(index)
+    }
+
+    fn with_form(self, form: Form) -> Self {
+        Self { form, ..self }
+    }
+}
+
 impl Tree for Folder<'_> {
+    type Images = FolderImages;
+
     fn path(&self) -> &Path {
         self.0
     }
@@ -111,8 +128,8 @@ impl Tree for Folder<'_> {
         list(&place(self.0, folder), layout)
     }
 
-    fn source(&self, folder: &Path, files: Vec<PathBuf>) -> Arc<dyn Source> {
-        Arc::new(FolderImages::new(place(self.0, folder), files))
+    fn images(&self, folder: &Path, files: Vec<PathBuf>) -> FolderImages {
+        FolderImages::new(place(self.0, folder), files)
     }
 }
 
@@ -140,7 +157,7 @@ fn list(root: &Path, layout: &mut Layout) -> Result<Vec<PathBuf>, DataError> {
         for path in visible(&folder)? {
             if path.is_dir() {
                 folders.push_back(path);
-            } else if is_image(&path) {
+            } else if is_image(&path) || is_array(&path) {
                 let relative = path.strip_prefix(root).expect("below the root").to_owned();
                 if relative.to_str().is_none() {
                     let cause = "the name is not valid UTF-8: rename the file".to_owned();
@@ -156,6 +173,11 @@ fn list(root: &Path, layout: &mut Layout) -> Result<Vec<PathBuf>, DataError> {
     Ok(files)
 }
 
+/// Where images lie beside them, arrays are something else.
+pub(super) fn is_array(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("npy"))
+}
+
 pub(super) fn is_image(path: &Path) -> bool {
     let extension = path.extension().unwrap_or_default().to_string_lossy().to_lowercase();
     EXTENSIONS.contains(&extension.as_str())
@@ -165,14 +187,14 @@ pub(super) fn is_image(path: &Path) -> bool {
 mod tests {
     use super::*;
     use crate::data::choice::Choice;
-    use crate::data::{Dataset, Split, tree};
+    use crate::data::{Dataset, Pixels, Split, tree};
 
     fn open(root: &Path) -> Result<Dataset, DataError> {
         tree::open(&Folder(root), &Choice::default())
     }
 
     fn open_all(root: &Path) -> Result<Split, DataError> {
-        tree::open_all(&Folder(root))
+        tree::open_all(&Folder(root), Pixels::Auto)
     }
 
     fn touch(root: &Path, names: &[&str]) {

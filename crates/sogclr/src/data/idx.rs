@@ -1,6 +1,7 @@
 //! IDX files, the format of MNIST and its family: `train-images-idx3-ubyte` and `train-labels-idx1-ubyte`, the
 //! same with `t10k` or `test`, plain or gzipped.
 
+use super::form::Pixels;
 use super::memory::MemoryImages;
 use super::{DataError, Dataset, Layout, Split};
 use crate::storage::read_regular;
@@ -10,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Opens `folder` if it holds IDX training images.
-pub(super) fn open(folder: &Path) -> Option<Result<Dataset, DataError>> {
+pub(super) fn open(folder: &Path, _pixels: Pixels) -> Option<Result<Dataset, DataError>> {
     match find(folder, TRAIN, "images", 3) {
         Some(train) => Some(read_folder(folder, &train, TRAIN)),
         // A folder with test files alone, as --test may name.
@@ -50,6 +51,7 @@ pub(super) fn dataset(
         classes,
         native_size: Some(side),
         channels: 1,
+        pixels: Pixels::Rgb,
         problems: Vec::new(),
         layout: Layout::default(),
     }

@@ -1,8 +1,8 @@
 //! Decoded images.
 
-use super::{DataError, jpeg};
+use super::{DataError, form, jpeg, npy};
 use image::metadata::Orientation;
-use image::{ImageDecoder, ImageReader};
+use image::{DynamicImage, ImageDecoder, ImageReader};
 use std::io::{BufRead, Cursor, Seek};
 
 /// The values of an image, pixel after pixel, the channels of a pixel side by side.
@@ -161,22 +161,30 @@ impl Image {
     }
 
     pub(super) fn decode_to(rows: Rows, bytes: &[u8], name: &str) -> Result<Self, DataError> {
-        let error = |cause: String| DataError::Decode { name: name.to_owned(), cause };
-        let jpeg = JpegHeaders::of(bytes);
-        if jpeg.as_ref().is_some_and(|headers| headers.is_truncated(bytes)) {
-            return Err(error("the JPEG is truncated".into()));
+        if npy::is_array(bytes) {
+            return form::array_as_rgb(bytes, name);
         }
-        let mut image = image::load_from_memory(bytes).map_err(|e| error(e.to_string()))?;
-        // A second look at the headers costs time, and most JPEGs have nothing to say.
-        if rows == Rows::Upright && jpeg.is_none_or(|headers| headers.has_exif) {
-            let reader = ImageReader::new(Cursor::new(bytes)).with_guessed_format().ok();
-            let decoder = reader.and_then(|reader| reader.into_decoder().ok());
-            image.apply_orientation(decoder.map_or(Orientation::NoTransforms, orientation));
-        }
-        let image = image.into_rgb8();
+        let image = decode_file(rows, bytes, name)?.into_rgb8();
         let (width, height) = (image.width() as usize, image.height() as usize);
         Ok(Self { height, width, channels: 3, data: image.into_raw().into() })
     }
+}
+
+/// A file's bytes with its own depth and colours, turned as `rows` says.
+pub(super) fn decode_file(rows: Rows, bytes: &[u8], name: &str) -> Result<DynamicImage, DataError> {
+    let error = |cause: String| DataError::Decode { name: name.to_owned(), cause };
+    let jpeg = JpegHeaders::of(bytes);
+    if jpeg.as_ref().is_some_and(|headers| headers.is_truncated(bytes)) {
+        return Err(error("the JPEG is truncated".into()));
+    }
+    let mut image = image::load_from_memory(bytes).map_err(|e| error(e.to_string()))?;
+    // A second look at the headers costs time, and most JPEGs have nothing to say.
+    if rows == Rows::Upright && jpeg.is_none_or(|headers| headers.has_exif) {
+        let reader = ImageReader::new(Cursor::new(bytes)).with_guessed_format().ok();
+        let decoder = reader.and_then(|reader| reader.into_decoder().ok());
+        image.apply_orientation(decoder.map_or(Orientation::NoTransforms, orientation));
+    }
+    Ok(image)
 }
 
 /// Which way up an image is decoded.

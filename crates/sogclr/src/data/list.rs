@@ -2,20 +2,20 @@
 //! on none.
 
 use super::folder::FolderImages;
+use super::form::{Files, Pixels};
 use super::named_labels::numbered;
 use super::{DataError, Dataset, Layout, Split};
 use crate::storage::read_regular;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 /// Opens `path` if it is a list.
-pub(super) fn open(path: &Path) -> Option<Result<Dataset, DataError>> {
+pub(super) fn open(path: &Path, pixels: Pixels) -> Option<Result<Dataset, DataError>> {
     let is_list = path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("txt"));
-    (is_list && path.is_file()).then(|| read(path))
+    (is_list && path.is_file()).then(|| read(path, pixels))
 }
 
-fn read(path: &Path) -> Result<Dataset, DataError> {
+fn read(path: &Path, pixels: Pixels) -> Result<Dataset, DataError> {
     let bytes = read_regular(path).map_err(|source| DataError::Read { path: path.to_owned(), source })?;
     let problem = |line: usize, cause: String| {
         let path = PathBuf::from(format!("{}:{line}", path.display()));
@@ -50,7 +50,8 @@ fn read(path: &Path) -> Result<Dataset, DataError> {
     };
     let (classes, labels) = numbered.map_or((Vec::new(), None), |(classes, labels)| (classes, Some(labels)));
     let root = path.parent().map(Path::to_owned).unwrap_or_default();
-    let train = Split::new(Arc::new(FolderImages::new(root, files)), labels);
+    let (images, form) = FolderImages::new(root, files).formed(pixels);
+    let train = Split::new(images, labels);
     let title = path.display().to_string();
     Ok(Dataset {
         title,
@@ -58,7 +59,8 @@ fn read(path: &Path) -> Result<Dataset, DataError> {
         test: None,
         classes,
         native_size: None,
-        channels: 3,
+        channels: form.channels(),
+        pixels: form.pixels(),
         problems: Vec::new(),
         layout: Layout::default(),
     })
@@ -75,15 +77,15 @@ mod tests {
         image::RgbImage::from_pixel(4, 3, image::Rgb([9; 3])).save(root.path().join("b.png")).unwrap();
         let absolute = root.path().join("b.png").display().to_string();
         std::fs::write(&path, format!("b.png\t10\r\n\n{absolute}\t9\r\nno.png\t10")).unwrap();
-        let data = open(&path).unwrap().unwrap();
+        let data = open(&path, Pixels::Auto).unwrap().unwrap();
         assert_eq!(data.classes, ["9", "10"]);
         assert_eq!([0, 1, 2].map(|id| data.train.label(id)), [Some(1), Some(0), Some(1)]);
         assert_eq!(data.train.image(0).unwrap(), data.train.image(1).unwrap());
         let error = data.train.image(2).unwrap_err().to_string();
         assert!(error.contains("no.png"), "{error}");
         std::fs::write(&path, "b.png\nc.png\t\n").unwrap();
-        assert!(!open(&path).unwrap().unwrap().train.is_labelled());
-        assert!(open(root.path()).is_none());
+        assert!(!open(&path, Pixels::Auto).unwrap().unwrap().train.is_labelled());
+        assert!(open(root.path(), Pixels::Auto).is_none());
     }
 
     #[test]
@@ -97,7 +99,7 @@ mod tests {
             (b" \n\n", "holds no images"),
         ] {
             std::fs::write(&path, content).unwrap();
-            let error = open(&path).unwrap().err().unwrap().to_string();
+            let error = open(&path, Pixels::Auto).unwrap().err().unwrap().to_string();
             assert!(error.contains(words), "{error}");
         }
     }

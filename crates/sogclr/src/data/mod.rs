@@ -1,7 +1,7 @@
 //! Images and labels from every supported source, behind one type. A sample's id is its index in the training
 //! split, which is also its row in the manifest and its index into the per-sample state.
 //!
-//! Adding a format: a new file with an `open` function, and one line in `FORMATS`.
+//! Adding a format: a new file with an `open` function, and one line in `FORMATS` (`formats.rs`).
 
 mod archive;
 mod check_cache;
@@ -13,6 +13,8 @@ mod describe;
 mod embedded;
 mod error;
 mod folder;
+mod form;
+mod formats;
 mod idx;
 mod image;
 mod imagenet_s;
@@ -25,21 +27,27 @@ mod matching;
 mod memory;
 mod named_labels;
 mod names;
+mod npy;
 pub(crate) mod packed;
 pub mod pairs;
 mod quarantine;
 mod region;
 mod shards;
 mod subset;
+mod tiff;
 mod tree;
 mod watch;
 
 pub use self::image::{Dimensions, Fingerprint, Image, Samples};
 pub use checks::CheckImages;
 pub use config::DataConfig;
-pub use describe::Description;
+pub use describe::{ChannelStatistics, Description};
 pub(crate) use embedded::EMBEDDED;
 pub use error::DataError;
+pub use form::Pixels;
+pub use formats::open_images;
+pub(crate) use formats::open_images_as;
+use formats::open_path;
 pub use layout::Layout;
 pub use manifest::{Checked, Manifest, ManifestEntry};
 pub use matching::Matching;
@@ -47,17 +55,9 @@ pub(crate) use names::Names;
 pub use quarantine::{Part, Quarantine, QuarantineEntry};
 
 use crate::math::{Purpose, SampleRng};
-use archive::Archive;
 use choice::Choice;
-use folder::Folder;
 use std::path::Path;
 use std::sync::Arc;
-
-/// Tries to open a folder or file; `None` if it does not hold this format.
-type Open = fn(&Path) -> Option<Result<Dataset, DataError>>;
-
-/// Formats in the order they are tried; what is none of them is a folder of images, or an archive of one.
-const FORMATS: &[Open] = &[packed::open, cifar::open, idx::open, list::open, shards::open];
 
 /// What a sample is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -281,6 +281,8 @@ pub struct Dataset {
     pub native_size: Option<usize>,
     /// Channels of every image.
     pub channels: usize,
+    /// What they are of: `Rgb`, also of greys and of a program's own images, or `Stored`.
+    pub pixels: Pixels,
     /// What was left out, one sentence for each: captions that cannot be used, and images of the quarantine list.
     pub problems: Vec<String>,
     /// Where a folder of images had them.
@@ -303,6 +305,7 @@ impl Dataset {
             classes,
             native_size: None,
             channels,
+            pixels: Pixels::Rgb,
             problems: Vec::new(),
             layout: Layout::default(),
         })
@@ -320,7 +323,8 @@ impl Dataset {
         }
         let images = config.images.as_deref();
         let choice = Choice::of(config.labels.as_deref(), &config.exclude);
-        let choice = choice.map_err(|cause| DataError::Choice(config.path.clone().unwrap_or_default(), cause))?;
+        let mut choice = choice.map_err(|cause| DataError::Choice(config.path.clone().unwrap_or_default(), cause))?;
+        choice.pixels = config.pixels;
         let mut data = match (&config.path, &config.pairs) {
             (_, Some(pairs)) => {
                 let data = pairs::open(pairs, images, config.skip_bad)?;
@@ -340,7 +344,13 @@ impl Dataset {
                 data.test = Some(held_out.test.unwrap_or(held_out.train));
             }
             (Some(path), None) => {
+                choice.pixels = data.pixels;
                 let test = open_path(path, &choice)?;
+                if data.pixels == Pixels::Stored && test.channels != data.channels {
+                    let (given, wanted) = (test.channels, data.channels);
+                    let cause = format!("its images have {given} channels, those for training {wanted}");
+                    return Err(DataError::Format { path: path.clone(), cause });
+                }
                 data.test = Some(subset::align_classes(test, &data.classes, path)?);
             }
             (None, _) => {}
@@ -366,38 +376,6 @@ impl Dataset {
         }
         Ok(data)
     }
-}
-
-/// Every image of a folder, archive or packed file, also where it is divided into `train/`, `val/` and `test/`; of other formats
-/// the training images.
-pub fn open_images(path: &Path) -> Result<Split, DataError> {
-    if let Some(split) = packed::open_all(path) {
-        return split;
-    }
-    match open_format(path)? {
-        Some(data) => Ok(data.train),
-        None if path.is_dir() => tree::open_all(&Folder(path)),
-        None => tree::open_all(&Archive::open(path)?),
-    }
-}
-
-fn open_path(path: &Path, choice: &Choice) -> Result<Dataset, DataError> {
-    match open_format(path)? {
-        Some(data) => Ok(data),
-        None if path.is_dir() => tree::open(&Folder(path), choice),
-        None => tree::open(&Archive::open(path)?, choice),
-    }
-}
-
-/// None where there is none of the formats.
-fn open_format(path: &Path) -> Result<Option<Dataset>, DataError> {
-    if !path.exists() {
-        return Err(DataError::NotFound(path.to_owned()));
-    }
-    if !path.is_dir() && !path.is_file() {
-        return Err(DataError::UnknownFile(path.to_owned()));
-    }
-    FORMATS.iter().find_map(|open| open(path)).transpose()
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! The file that `sogclr pack` makes: decoded images, their labels, names and splits. It is mapped into memory, so a step copies
 //! pixels from the page cache, and the index takes no memory of its own. docs/data.md has the layout.
 
+use super::form::Pixels;
 use super::{DataError, Dataset, Dimensions, Fingerprint, Image, Layout, Samples, Source, Split};
 use memmap2::Mmap;
 use serde::{Deserialize, Serialize};
@@ -151,6 +152,9 @@ pub(crate) struct About {
     pub channels: usize,
     /// Side of the images where they are all square and alike.
     pub native_size: Option<usize>,
+    /// What they are of; absent in the first packs, which held colours and greys.
+    #[serde(default = "Pixels::of_old_runs")]
+    pub pixels: Pixels,
     /// No shortest side is longer.
     pub shortest_side: usize,
 }
@@ -270,7 +274,7 @@ impl Source for PackedImages {
 }
 
 /// Opens `path` if it is packed.
-pub(super) fn open(path: &Path) -> Option<Result<Dataset, DataError>> {
+pub(super) fn open(path: &Path, _pixels: Pixels) -> Option<Result<Dataset, DataError>> {
     is_packed(path).then(|| read(path))
 }
 
@@ -308,7 +312,17 @@ fn read(path: &Path) -> Result<Dataset, DataError> {
     };
     let train = split(0..about.train)?;
     let test = if about.train < images { Some(split(about.train..images)?) } else { None };
-    let About { classes, channels, native_size, .. } = about;
+    let About { classes, channels, native_size, pixels, .. } = about;
     let title = path.display().to_string();
-    Ok(Dataset { title, train, test, classes, native_size, channels, problems: Vec::new(), layout: Layout::default() })
+    Ok(Dataset {
+        title,
+        train,
+        test,
+        classes,
+        native_size,
+        channels,
+        pixels,
+        problems: Vec::new(),
+        layout: Layout::default(),
+    })
 }

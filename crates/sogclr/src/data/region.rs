@@ -76,6 +76,7 @@ fn crc_of(bytes: &[u8]) -> u32 {
 mod tests {
     use super::super::DataError;
     use super::super::archive::{ArchiveImages, list_zip};
+    use super::super::form::Form;
     use super::*;
     use std::io::Write;
     use zip::write::SimpleFileOptions;
@@ -88,7 +89,7 @@ mod tests {
     }
 
     fn first(path: &Path) -> Result<Vec<u8>, DataError> {
-        ArchiveImages { archives: vec![path.to_owned()], regions: list_zip(path)? }.read(0)
+        ArchiveImages { archives: vec![path.to_owned()], regions: list_zip(path)?, form: Form::Rgb }.read(0)
     }
 
     #[test]

@@ -3,7 +3,8 @@
 //! `.json`. Captions (`.txt`) are for `pairs/shards.rs`.
 
 use super::archive::{ArchiveImages, walk_tar};
-use super::folder::{Folder, is_image};
+use super::folder::{Folder, is_array, is_image};
+use super::form::{Files, Form, Pixels};
 use super::named_labels::numbered;
 use super::pairs::shards::split_key;
 use super::region::Region;
@@ -13,22 +14,22 @@ use serde_json::Value;
 use std::collections::HashSet;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 /// More than any description of one image has.
 const MOST: u64 = 1 << 20;
 
 /// Opens `path` if it is a shard or a folder of them.
-pub(super) fn open(path: &Path) -> Option<Result<Dataset, DataError>> {
+pub(super) fn open(path: &Path, pixels: Pixels) -> Option<Result<Dataset, DataError>> {
     if !path.is_dir() {
-        return is_tar(path).then(|| read(path, vec![path.to_owned()]).transpose()).flatten();
+        return is_tar(path).then(|| read(path, vec![path.to_owned()], pixels).transpose()).flatten();
     }
     let entries = std::fs::read_dir(path).ok()?.filter_map(|entry| Some(entry.ok()?.path()));
     let mut archives: Vec<PathBuf> = entries.filter(|path| is_tar(path) && path.is_file()).collect();
     archives.sort();
     // An archive of them may lie beside images.
-    let is_shards = !archives.is_empty() && Folder(path).below(Path::new("")).is_ok_and(|images| images.is_empty());
-    is_shards.then(|| read(path, archives).transpose()).flatten()
+    let is_shards = !archives.is_empty()
+        && Folder(path).below(Path::new("")).is_ok_and(|files| files.iter().all(|file| is_array(file)));
+    is_shards.then(|| read(path, archives, pixels).transpose()).flatten()
 }
 
 fn is_tar(path: &Path) -> bool {
@@ -52,7 +53,7 @@ struct Sample {
 }
 
 /// None for a single archive in which nothing tells a class: its folders may.
-fn read(path: &Path, archives: Vec<PathBuf>) -> Result<Option<Dataset>, DataError> {
+fn read(path: &Path, archives: Vec<PathBuf>, pixels: Pixels) -> Result<Option<Dataset>, DataError> {
     let mut all = Shards::default();
     for (index, archive) in archives.iter().enumerate() {
         all.add(index, archive)?;
@@ -69,7 +70,8 @@ fn read(path: &Path, archives: Vec<PathBuf>) -> Result<Option<Dataset>, DataErro
         DataError::Format { path: archives[*archive].clone(), cause }
     })?;
     let (classes, labels) = numbered.map_or((Vec::new(), None), |(classes, labels)| (classes, Some(labels)));
-    let train = Split::new(Arc::new(ArchiveImages { archives, regions: all.regions }), labels);
+    let (images, form) = ArchiveImages { archives, regions: all.regions, form: Form::Rgb }.formed(pixels);
+    let train = Split::new(images, labels);
     let title = path.display().to_string();
     Ok(Some(Dataset {
         title,
@@ -77,7 +79,8 @@ fn read(path: &Path, archives: Vec<PathBuf>) -> Result<Option<Dataset>, DataErro
         test: None,
         classes,
         native_size: None,
-        channels: 3,
+        channels: form.channels(),
+        pixels: form.pixels(),
         problems: Vec::new(),
         layout: Layout::default(),
     }))

@@ -5,7 +5,9 @@
 //! images, and without a held-out one, a `train/` without folders of its own is a class; else it is an error.
 
 use super::choice::{Choice, LabelsFrom, Namer};
-use super::{DataError, Dataset, Layout, Source, Split};
+use super::folder::is_array;
+use super::form::{Files, Form, Pixels};
+use super::{DataError, Dataset, Layout, Split};
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -16,6 +18,9 @@ const HELD_OUT: [&str; 6] = ["val", "valid", "validation", "dev", "test", "testi
 
 /// Folders with images in them.
 pub(super) trait Tree {
+    /// Where its images come from.
+    type Images: Files;
+
     /// Where it lies.
     fn path(&self) -> &Path;
 
@@ -31,7 +36,7 @@ pub(super) trait Tree {
     }
 
     /// These images of [`below`](Self::below).
-    fn source(&self, folder: &Path, files: Vec<PathBuf>) -> Arc<dyn Source>;
+    fn images(&self, folder: &Path, files: Vec<PathBuf>) -> Self::Images;
 }
 
 /// A folder of a tree; joining an empty path would end in a slash.
@@ -68,22 +73,27 @@ pub(super) fn open(tree: &impl Tree, choice: &Choice) -> Result<Dataset, DataErr
         let is_finer = choice.labels == LabelsFrom::First && leaves.len() > classes.len();
         layout.leaf_classes = is_finer.then_some(leaves.len());
     }
-    let train = Split::new(tree.source(&train, files), labels);
+    let (images, form) = tree.images(&train, files).formed(choice.pixels);
+    let train = Split::new(images, labels);
     let test = match test {
         Some(test) => {
             let files = wanted(tree.below_counting(&test, &mut layout)?, &test, choice);
-            held_out(tree, &test, files, classes.as_deref(), &namer)?
+            held_out(tree, &test, files, (classes.as_deref(), &namer), form)?
         }
         None => None,
     };
     let title = tree.path().display().to_string();
     let classes = classes.unwrap_or_default();
-    Ok(Dataset { title, train, test, classes, native_size: None, channels: 3, problems: Vec::new(), layout })
+    let (channels, pixels) = (form.channels(), form.pixels());
+    Ok(Dataset { title, train, test, classes, native_size: None, channels, pixels, problems: Vec::new(), layout })
 }
 
-/// The files below `folder` that are not left out.
+/// The files below `folder` that are not left out; arrays only where there is nothing else.
 fn wanted(mut files: Vec<PathBuf>, folder: &Path, choice: &Choice) -> Vec<PathBuf> {
     files.retain(|file| !choice.leaves_out(&folder.join(file)));
+    if files.iter().any(|file| !is_array(file)) {
+        files.retain(|file| !is_array(file));
+    }
     files
 }
 
@@ -92,8 +102,8 @@ fn held_out(
     tree: &impl Tree,
     folder: &Path,
     files: Vec<PathBuf>,
-    classes: Option<&[String]>,
-    namer: &Namer,
+    (classes, namer): (Option<&[String]>, &Namer),
+    form: Form,
 ) -> Result<Option<Split>, DataError> {
     let path = tree.path().join(folder);
     let labels = match (classes, classes_of(&path, &files, namer)?) {
@@ -106,15 +116,15 @@ fn held_out(
         }
         _ => None,
     };
-    Ok((!files.is_empty()).then(|| Split::new(tree.source(folder, files), labels)))
+    Ok((!files.is_empty()).then(|| Split::new(Arc::new(tree.images(folder, files).with_form(form)), labels)))
 }
 
 /// Every image, whatever its split and class.
-pub(super) fn open_all(tree: &impl Tree) -> Result<Split, DataError> {
-    let files = tree.below(Path::new(""))?;
+pub(super) fn open_all(tree: &impl Tree, pixels: Pixels) -> Result<Split, DataError> {
+    let files = wanted(tree.below(Path::new(""))?, Path::new(""), &Choice::default());
     match files.is_empty() {
         true => Err(DataError::Empty(tree.path().to_owned())),
-        false => Ok(Split::new(tree.source(Path::new(""), files), None)),
+        false => Ok(Split::new(tree.images(Path::new(""), files).formed(pixels).0, None)),
     }
 }
 
@@ -135,8 +145,10 @@ fn splits(tree: &impl Tree, choice: &Choice) -> Result<Option<Splits>, DataError
     let held_out = HELD_OUT.iter().find_map(|name| find(name));
     let is_split = |path: &PathBuf| path == train || HELD_OUT.iter().any(|name| is_named(path, name));
     let images = |path: &Path| tree.below(path).map(|files| wanted(files, path, choice));
+    let only_arrays = images(train)?.iter().all(|file| is_array(file));
     // One that cannot be read, such as lost+found, is not part of the data.
-    let has_images = |path: &Path| images(path).is_ok_and(|files| !files.is_empty());
+    let has_images =
+        |path: &Path| images(path).is_ok_and(|files| files.iter().any(|file| only_arrays || !is_array(file)));
     let classes: Vec<_> = folders.iter().filter(|path| !is_split(path) && has_images(path)).collect();
     let is_flat = |files: Vec<PathBuf>| files.iter().all(|file| file.components().count() < 2);
     if !classes.is_empty() && held_out.is_none() && is_flat(images(train)?) {

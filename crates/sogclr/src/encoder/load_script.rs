@@ -8,7 +8,19 @@ const PAIRS: &str = include_str!("load/pairs.py");
 const CLIP: &str = include_str!("load/clip.py");
 const PREPROCESS: &str = include_str!("load/preprocess.py");
 /// For images that Pillow does not know.
-const NORMALISE: &str = include_str!("load/normalise.py");
+const ARRAYS: &str = include_str!("load/arrays.py");
+
+/// What the program prepares for the encoder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pictures {
+    /// Pillow's images, turned first as EXIF data say if they are `upright`.
+    Pillow {
+        /// As the camera was held.
+        upright: bool,
+    },
+    /// NumPy's arrays, of any depth and number of channels.
+    Arrays,
+}
 
 /// How an encoder is built in Python.
 pub struct PythonLoader {
@@ -29,22 +41,23 @@ impl PythonLoader {
 }
 
 /// A program that builds the model, loads the exported weights, and prepares images as evaluation does: shortest side to
-/// `resize`, the centre of `size`, normalised by `mean` and `std`; turned first as EXIF data say if they are `upright`.
+/// `resize`, the centre of `size`, normalised by `mean` and `std`.
 pub fn load_script(
     model: &ModelConfig,
     [resize, size]: [usize; 2],
     mean: &[f32],
     std: &[f32],
-    upright: bool,
+    pictures: Pictures,
 ) -> String {
     let spec = model.encoder.spec();
     let mut settings = format!("RESIZE, SIZE = {resize}, {size}\nMEAN, STD = {mean:?}, {std:?}\n");
     let loader = spec.python(model.image_size, model.channels);
-    let preprocess = if model.channels == 3 {
-        settings += if upright { "UPRIGHT = True\n" } else { "UPRIGHT = False\n" };
-        PREPROCESS
-    } else {
-        NORMALISE
+    let preprocess = match pictures {
+        Pictures::Pillow { upright } if model.channels == 3 => {
+            settings += if upright { "UPRIGHT = True\n" } else { "UPRIGHT = False\n" };
+            PREPROCESS
+        }
+        _ => ARRAYS,
     };
     let (text, program) = match &model.text {
         None => (PREAMBLE, loader.program),
@@ -62,6 +75,10 @@ pub fn load_script(
             (PAIRS, loader.program)
         }
     };
+    let text = match pictures {
+        Pictures::Arrays => text.replace("PIL.Image.open(\"photo.jpg\")", "numpy.load(\"image.npy\")"),
+        Pictures::Pillow { .. } => text.to_owned(),
+    };
     let needs: String = loader.needs.iter().map(|package| format!(" {package},")).collect();
     settings += &(loader.settings + "\n");
     text.replace("TRUNK\n", program).replace("NEEDS", &needs).replace("SETTINGS\n", &settings) + preprocess
@@ -75,7 +92,7 @@ mod tests {
     fn script(encoder: &str, size: usize, text: Option<TextConfig>) -> String {
         let encoder = toml::from_str(encoder).unwrap();
         let model = ModelConfig { encoder, head: None, text, image_size: size, channels: 3 };
-        load_script(&model, [size + 4, size], &[0.5, 0.25, 0.125], &[1.0, 2.0, 0.1], true)
+        load_script(&model, [size + 4, size], &[0.5, 0.25, 0.125], &[1.0, 2.0, 0.1], Pictures::Pillow { upright: true })
     }
 
     const RESNET: &str = "name = 'resnet18'\nwidth = 0.5\nstem = 'imagenet'";
@@ -107,6 +124,18 @@ mod tests {
         assert_lines(&script(RESNET, 224, None), &lines);
         let lines = ["CHANNELS, STEM, SMALL_STEM = 3, 64, True", "EXPANSION = 4"];
         assert_lines(&script(BOTTLENECK, 32, None), &lines);
+    }
+
+    #[test]
+    fn what_pillow_does_not_know_comes_as_an_array() {
+        let encoder = toml::from_str(RESNET).unwrap();
+        let model = ModelConfig { encoder, head: None, text: None, image_size: 64, channels: 3 };
+        let of = |pictures| load_script(&model, [68, 64], &[0.5; 3], &[1.0; 3], pictures);
+        let [photos, arrays] = [Pictures::Pillow { upright: false }, Pictures::Arrays].map(of);
+        assert!(
+            photos.contains("exif_transpose(") && !arrays.contains("photo.jpg") && !arrays.contains("exif_transpose(")
+        );
+        assert_lines(&arrays, &["RESIZE, SIZE = 68, 64", "def preprocess(pixels):"]);
     }
 
     #[test]

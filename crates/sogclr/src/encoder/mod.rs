@@ -28,7 +28,7 @@ pub use compute::{Compute, Precision};
 pub use cuts::Cuts;
 pub use head::{Head, HeadConfig};
 pub use layers::Linear;
-pub use load_script::{PythonLoader, load_script};
+pub use load_script::{Pictures, PythonLoader, load_script};
 pub use model::{Model, ModelConfig};
 pub use open_clip::{from_open_clip, to_open_clip};
 pub use recognise::recognise;

@@ -105,11 +105,12 @@ impl Packing<'_> {
                 let total = images.iter().sum::<usize>() + left_out.len();
                 return Err(PackError::from(DataError::BadImages { bad: std::mem::take(&mut left_out), total }));
             }
-            let Dataset { classes, channels, native_size, .. } = self.data;
+            let Dataset { classes, channels, native_size, pixels, .. } = self.data;
             let about = About {
                 train: images[0],
                 classes: classes.clone(),
                 channels: *channels,
+                pixels: *pixels,
                 native_size: native_size.filter(|_| !is_shrunk),
                 shortest_side: self.shortest_side,
             };
@@ -188,7 +189,7 @@ impl<'a> PackWriter<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::data::{DataConfig, open_images};
+    use crate::data::{DataConfig, Pixels, open_images};
     use std::path::Path;
 
     fn open(path: &Path) -> Result<Dataset, DataError> {
@@ -332,7 +333,8 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let out = root.path().join("x.pack");
         let image = Image::new(2, 2, 3, vec![7_u8; 12]);
-        let about = About { train: 1, classes: vec![], channels: 3, native_size: None, shortest_side: 8 };
+        let about =
+            About { train: 1, classes: vec![], channels: 3, native_size: None, pixels: Pixels::Rgb, shortest_side: 8 };
         for change in [
             |entry: &mut Entry| entry.start = u64::MAX - 3,
             |entry: &mut Entry| entry.start = 4,

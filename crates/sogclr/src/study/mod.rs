@@ -321,7 +321,7 @@ mod tests {
                             Budget::Paper => (1_281_167, 224),
                             _ => (50_000, 32),
                         };
-                        let data = Description { modality, samples, classes, size, channels: 3 };
+                        let data = Description { modality, samples, classes, size, channels: 3, measured: None };
                         if let Err(error) = RunConfig::resolve(&data, &settings) {
                             panic!("{cell}: {error}");
                         }

@@ -130,8 +130,8 @@ impl Pretraining {
         let described = data.describe_at(config.augment.views[0].size);
         let Dataset { title, train: mut split, test, problems, .. } = data;
         let is_embedded = title == crate::data::EMBEDDED;
-        let DataConfig { image_size, eval_size, .. } = config.data;
-        if config.data == (DataConfig { image_size, eval_size, ..Default::default() }) && !is_embedded {
+        let DataConfig { image_size, eval_size, pixels, .. } = config.data;
+        if config.data == (DataConfig { image_size, eval_size, pixels, ..Default::default() }) && !is_embedded {
             config.data.own = Some(title);
         }
         // Weights that do not fit are told before the images are read.

@@ -5,8 +5,8 @@
 
 use super::{Checkpoint, TrainError};
 use crate::config::{Overrides, RunConfig};
-use crate::data::{DataConfig, DataError, Dataset, Manifest};
-use crate::encoder::{Precision, load_script, to_open_clip};
+use crate::data::{DataConfig, DataError, Dataset, Manifest, Pixels};
+use crate::encoder::{Pictures, Precision, load_script, to_open_clip};
 use crate::loss::{GLOBAL_TAU, LOG_SCALE};
 use crate::params::NamedTensors;
 use crate::provenance::Provenance;
@@ -76,8 +76,12 @@ impl Run {
         }
         let (model, augment) = (config.model(), &config.augment);
         let size = config.eval_size();
-        let (sizes, upright) = ([augment.centre_resize(size), size], !config.data.ignore_orientation);
-        let script = load_script(&model, sizes, &augment.mean, &augment.std, upright);
+        let sizes = [augment.centre_resize(size), size];
+        let pictures = match config.data.pixels {
+            Pixels::Stored => Pictures::Arrays,
+            _ => Pictures::Pillow { upright: !config.data.ignore_orientation },
+        };
+        let script = load_script(&model, sizes, &augment.mean, &augment.std, pictures);
         // Should the list be lost, this tells the run from one of before there were checksums.
         let mut origin = serde_json::to_value(provenance).expect("plain data");
         origin["checksums"] = LIST.into();

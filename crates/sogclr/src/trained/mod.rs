@@ -7,7 +7,7 @@ pub use results::EvaluationOf;
 use crate::check::Problem;
 use crate::config::RunConfig;
 use crate::data::pairs::class_names;
-use crate::data::{DataError, Dataset, Manifest, Split, open_images};
+use crate::data::{DataError, Dataset, Manifest, Split, open_images_as};
 use crate::encoder::Compute;
 use crate::eval::{
     EvalError, FrozenEncoder, FrozenText, Measured, PairEncoders, PaperMeasured, PaperProtocol, Retrieval, ZeroShot,
@@ -125,7 +125,8 @@ impl TrainedRun {
         checking: impl FnOnce(usize) -> P,
     ) -> Result<(Split, Vec<String>), TrainedError> {
         let Some(path) = path else { return Ok((Run::open_data_of(&self.folder, &self.config)?.train, Vec::new())) };
-        let mut split = open_images(path)?.ignore_orientation(self.config.data.ignore_orientation);
+        let mut split =
+            open_images_as(path, self.config.data.pixels)?.ignore_orientation(self.config.data.ignore_orientation);
         let checked = checking(split.len());
         let (_, bad) = Manifest::build(&mut split, true, checked)?;
         Ok((split, bad))

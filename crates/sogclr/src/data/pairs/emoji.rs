@@ -2,6 +2,7 @@
 //! pictures are for training, the other's for testing.
 
 use super::{DataError, Dataset, Layout, Split};
+use crate::data::Pixels;
 use crate::data::memory::MemoryImages;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -29,6 +30,7 @@ pub fn open_emoji() -> Result<Dataset, DataError> {
         classes: Vec::new(),
         native_size: Some(SIDE),
         channels: 3,
+        pixels: Pixels::Rgb,
         problems: Vec::new(),
         layout: Layout::default(),
     })

@@ -13,6 +13,7 @@ pub use emoji::open_emoji;
 
 use super::archive::{ArchiveImages, list_zip};
 use super::folder::FolderImages;
+use super::form::{Form, Pixels};
 use super::region::Region;
 use super::{DataError, Dataset, Layout, Split};
 use std::collections::{HashMap, HashSet};
@@ -138,6 +139,7 @@ fn finish(
                 classes: Vec::new(),
                 native_size: None,
                 channels: 3,
+                pixels: Pixels::Rgb,
                 problems,
                 layout: Layout::default(),
             })
@@ -225,7 +227,7 @@ impl Store {
             }
             Self::Zip(path, regions) => {
                 let regions = names.into_iter().filter_map(|name| regions[name].clone()).collect();
-                Split::new(Arc::new(ArchiveImages { archives: vec![path.clone()], regions }), None)
+                Split::new(Arc::new(ArchiveImages { archives: vec![path.clone()], regions, form: Form::Rgb }), None)
             }
         };
         split.with_captions(texts)

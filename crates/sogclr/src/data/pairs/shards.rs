@@ -4,6 +4,7 @@
 use super::{DataError, Split};
 use crate::data::archive::{ArchiveImages, walk_tar};
 use crate::data::folder::is_image;
+use crate::data::form::Form;
 use crate::data::region::Region;
 use serde_json::Value;
 use std::collections::HashSet;
@@ -41,7 +42,10 @@ pub(super) fn open(path: &Path) -> Result<(Split, Vec<String>), DataError> {
         let cut = walk(path, finish)?;
         problems.extend(cut.map(|cause| format!("{}: {cause}", path.display())));
     }
-    Ok((Split::new(Arc::new(ArchiveImages { archives, regions }), None).with_captions(captions), problems))
+    Ok((
+        Split::new(Arc::new(ArchiveImages { archives, regions, form: Form::Rgb }), None).with_captions(captions),
+        problems,
+    ))
 }
 
 #[derive(Default)]
