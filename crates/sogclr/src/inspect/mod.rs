@@ -1,5 +1,5 @@
-//! What is wrong with data before hours are spent on it. Every image is decoded once, in parallel ([`look`]); what a single
-//! image shows is its flaw ([`flaws`]), what it shares with another one makes them twins ([`twins`]). Beside them: balance of the
+//! What is wrong with data before hours are spent on it. Every image is decoded once, in parallel (`look`); what a single
+//! image shows is its flaw (`flaws`), what it shares with another one makes them twins (`twins`). Beside them: balance of the
 //! classes, sizes, and whether loading keeps up with the encoder.
 //!
 //! Adding a finding: a variant of [`Flaw`], and the place that sees it.

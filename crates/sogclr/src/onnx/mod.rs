@@ -2,7 +2,7 @@
 //! how images are prepared. Written by hand with `prost`: a graph of a few kinds of nodes whose initialisers keep the names of the
 //! parameters. [`Exported::differs_by`] lets another engine run the file.
 //!
-//! Adding an encoder: a function from images to features here, and its line in [`features`].
+//! Adding an encoder: a function from images to features here, and its line in `features`.
 
 mod graph;
 mod proof;
