@@ -139,7 +139,10 @@ impl TrainProgress {
         if report.signals.is_some() {
             parts.push(report.verdict.to_string());
         }
-        parts.extend(wait_told);
+        // The line fits a terminal; what matters less gives way.
+        let has_room =
+            |wait: &String| is_verbose() || columns(&self.label, &parts) + 3 + wait.chars().count() <= COLUMNS;
+        parts.extend(wait_told.filter(has_room));
         if is_verbose() {
             parts.extend(self.details(report));
         }
@@ -161,6 +164,13 @@ impl TrainProgress {
         }
         parts
     }
+}
+
+/// Of a narrow terminal.
+const COLUMNS: usize = 80;
+
+fn columns(label: &str, parts: &[String]) -> usize {
+    label.chars().count() + 1 + parts.join(" · ").chars().count()
 }
 
 const FIRST_STEP: &str = "first step: making views, setting up memory";

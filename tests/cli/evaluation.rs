@@ -89,7 +89,8 @@ fn every_kept_checkpoint_is_measured_once() {
     train(&run, &["--keep-every", "1", "--epochs", "3"]);
     let all = ["--all-checkpoints"];
     let first = print(&["eval", "linear"], &run, &all);
-    let rows: Vec<&str> = first.lines().filter(|line| line.contains("epoch") || line.contains("untrained")).collect();
+    let rows: Vec<&str> =
+        first.lines().filter(|line| line.starts_with("| sogclr") || line.starts_with("| untrained")).collect();
     assert_eq!(rows.len(), 4, "{first}");
     for (row, name) in rows.iter().zip(["sogclr, epoch 1 ", "sogclr, epoch 2 ", "sogclr, epoch 3 ", "untrained"]) {
         assert!(row.contains(name), "{first}");

@@ -113,7 +113,7 @@ fn a_run_says_what_is_not_usual_how_long_it_takes_and_little_more() {
     assert!(told.contains("time: about ") && told.contains("(2 epochs at"), "{told}");
     assert!(
         !out.contains("[train]")
-            && told.lines().filter(|line| line.starts_with("training ")).all(|line| line.len() < 80)
+            && told.lines().filter(|line| line.starts_with("training ")).all(|line| line.chars().count() <= 80)
     );
     assert!(run(&["--verbose"], "verbose").0.contains("[train]"));
     assert_eq!(run(&["--quiet"], "quiet").1, "");
