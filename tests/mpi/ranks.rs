@@ -14,7 +14,7 @@ fn every_number_of_processes_trains_one_run() {
     let out = |name: &str| folder.path().join(name);
     succeed(alone().args(SMALL).arg(out("one")).args(SHORT));
     for (name, ranks) in [("two", 2), ("again", 2), ("four", 4)] {
-        let said = succeed(mpirun(ranks).args(SMALL).arg(out(name)).args(SHORT));
+        let said = succeed(mpirun(ranks).args(SMALL).arg(out(name)).args(SHORT).arg("--verbose"));
         assert_eq!(said.matches("load it in PyTorch").count(), 1, "one rank talks: {said}");
         assert!(said.contains("rank wait"), "{said}");
         let apart = distance(&checkpoint(&out(name)), &checkpoint(&out("one")));
