@@ -96,23 +96,24 @@ fn every_kept_checkpoint_is_measured_once() {
         assert!(row.contains(name), "{first}");
     }
     let steps: Vec<_> = evaluations(&run).iter().map(|entry| entry["step"].as_u64().unwrap()).collect();
-    assert_eq!(steps, [6, 12, 18, 0]);
+    // The untrained encoder and the histogram of colours have no step.
+    assert_eq!(steps, [6, 12, 18, 0, 0]);
     // The newest checkpoint is the encoder: its result is known.
     let alone = print(&["eval", "linear"], &run, &["--no-untrained"]);
     assert!(!alone.contains("untrained"));
     let cells = |row: &str| row.split('|').nth(2).unwrap().to_owned();
     assert_eq!(cells(rows[2]), cells(alone.lines().find(|line| line.contains("sogclr")).unwrap()));
-    assert_eq!(evaluations(&run).len(), 4);
+    assert_eq!(evaluations(&run).len(), 5);
     // Features of four encoders and two splits, which knn takes from there.
     let count = || run.join("features").read_dir().unwrap().count();
     assert_eq!(count(), 8);
     print(&["eval", "knn", "-k", "3"], &run, &all);
-    assert_eq!((count(), evaluations(&run).len()), (8, 8));
+    assert_eq!((count(), evaluations(&run).len()), (8, 10));
     // Other settings of a protocol stand beside the first.
     for lr in ["0.1", "0.2"] {
         print(&["eval", "linear", "--protocol", "paper", "--epochs", "1", "--batch", "16", "--lr", lr], &run, &[]);
     }
-    assert_eq!(evaluations(&run).len(), 12);
+    assert_eq!(evaluations(&run).len(), 14);
     let (code, error) = failure(sogclr().args(["eval", "linear", "--lr", "0.2"]).arg(&run));
     assert!(code == 2 && error.contains("--lr belongs to --protocol paper"), "{error}");
     let (code, error) = failure(sogclr().args(["eval", "linear", "--protocol", "paper", "--batch", "0"]).arg(&run));
